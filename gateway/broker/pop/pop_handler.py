@@ -218,6 +218,7 @@ class PopHandler:
         request = pop.request
         group, room = request.consumer_group, request.max_msg_nums - pop_result.count
         offset = self._pop_offsets.next_offset(topic, group, queue_id, request.init_mode)
+        # Unacked messages of another attempt block an ordered queue.
         if request.order and self._ordered_pops.is_blocked(
             request.attempt_id, topic, group, queue_id, request.invisible_time
         ):
@@ -228,13 +229,16 @@ class PopHandler:
             return
         result = self._read_queue(pop, topic, queue_id, offset, room)
         if result.status in WRONG_OFFSET:
+            # The group's offset is outside of the queue, after an expiry for example: go on where the store says.
             offset = result.next_offset
             self._offsets.commit_offset(group, topic, queue_id, offset)
             result = self._read_queue(pop, topic, queue_id, offset, room)
         if result.count and not self._record_taken(pop, pop_result, topic, queue_id, offset, result):
+            # Without a record they cannot be handed out; the group's offset stays, so a later pop takes them.
             pop_result.rest_count += result.count
             return
         if result.status in SKIPPED_MESSAGES and result.next_offset > offset:
+            # The filter rejected all messages read: the group is past them.
             pop_result.has_skipped = True
             self._offsets.commit_offset(group, topic, queue_id, result.next_offset)
         pop_result.rest_count += result.max_offset - result.next_offset
@@ -256,8 +260,8 @@ class PopHandler:
         """Return True if a group has more unacked messages of a queue than the in-flight limit allows."""
         if request.order or not self.config.pop.enable_pop_message_threshold:
             return False
-        out = self._reviver.count_outstanding(topic, request.consumer_group, queue_id)
-        return out > self.config.pop.pop_inflight_message_threshold
+        count = self._reviver.count_outstanding(topic, request.consumer_group, queue_id)
+        return count > self.config.pop.pop_inflight_message_threshold
 
     def _record_taken(
         self,
@@ -285,8 +289,10 @@ class PopHandler:
                 offsets,
             )
             self._pop_offsets.wake_when_visible(topic, group, queue_id)
+            # Only acks move the offset of an ordered pop, so it stays at the first message.
             self._offsets.commit_offset(group, topic, queue_id, start)
         else:
+            # The record comes first: if the broker crashes before the offset is saved, the messages are revived.
             key = PopKey(topic, group, queue_id, start, pop_result.pop_time, self.config.broker_name)
             point = PopCheckpoint(key, request.invisible_time, [offset - start for offset in offsets])
             try:

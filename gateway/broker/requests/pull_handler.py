@@ -116,19 +116,23 @@ class PullHandler:
         pull = self._check_request(connection, command)
         if self._config.reject_pull_consumer_enable:
             self._refuse_pull_consumer(connection, pull.group)
+        # An operator's reset of the group's offset comes before any message.
         moved = self._answer_reset(command, pull)
         if moved is not None:
             return moved
+        # Broadcasting clients keep their own offsets; one that moved from or to a proxy gets the offset it had there.
         if self._clients.any_broadcasting or pull.request_source is not None:
             moved = self._answer_moved_broadcast(connection, command, pull)
             if moved is not None:
                 return moved
+        # The status of the read decides the answer's code (`CODE_OF_STATUS`): it says why there is no message.
         result = self._read_messages(pull, pull.offset)
         self._offsets.record_pull(pull.group, pull.topic, pull.queue_id, result.next_offset)
         if may_wait and pull.sys_flag & COMMIT_OFFSET:
             if pull.topic in self._topics.closed_to_producers:
                 check_may_commit(pull.group, pull.topic)
             self._offsets.commit_offset(pull.group, pull.topic, pull.queue_id, pull.commit_offset)
+        # Only a pull at the queue's end waits. At its deadline it comes here again, with ``may_wait`` False.
         code = _response_code(result.status, pull.offset)
         if code == NOT_FOUND and may_wait and pull.sys_flag & SUSPEND and self._may_hold(command, pull):
             self._long_polls.hold_pull(

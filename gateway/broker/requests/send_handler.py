@@ -50,6 +50,9 @@ from toolkit.times import elapsed_in_month_ms
 _FIELDS_READ: Final = (
     "topic", "queue_id", "sys_flag", "born_timestamp", "flag", "properties", "reconsume_times", "batch",
 )  # fmt: skip
+"""The header fields that a send needs, of those that `remoting/requests/send.py` declares. `_check_request` makes a
+`NewMessage` of them.
+"""
 _BATCH: Final = _FIELDS_READ.index("batch")
 _read_v1 = compile_header_reader(SendMessage, *_FIELDS_READ)
 _read_v2 = compile_header_reader(SendMessageV2, *_FIELDS_READ)
