@@ -11,7 +11,7 @@ __all__ = ["MAX_FRAME_BYTES", "MAX_HEADER_BYTES", "FrameSplitter", "frame_size",
 
 _MIN_LENGTH = 4
 _LARGE_BYTES = 64 * 1024
-"""When more than this is missing of a frame, the rest is received in place instead of being joined from pieces."""
+"""Missing bytes above which the rest of a frame is received in place instead of being joined from pieces."""
 
 
 def frame_size(

@@ -67,7 +67,7 @@ VAGUE_NAMES = frozenset(
 )
 """Names of variables, parameters and attributes that do not say what the value is; h11, trio and mitmproxy have almost
 none. ``left`` is fine beside ``right``."""
-MAX_VAGUE_NAMES_PER_1000_LINES = 17.0
+MAX_VAGUE_NAMES_PER_1000_LINES = 2.0
 HARD_MODULES: tuple[str, ...] = (
     "storage/recovery.py",
     "storage/queue_read.py",
@@ -83,7 +83,7 @@ HARD_MODULES: tuple[str, ...] = (
     "gateway/admin/groups.py",
 )
 """Modules whose steps need their reasons beside them."""
-MIN_COMMENTS_PER_100_LINES = 0.0
+MIN_COMMENTS_PER_100_LINES = 3.0
 
 
 class Finding(NamedTuple):
