@@ -122,6 +122,12 @@ class WholeNumber(_Bounded):
             raise ValueError("expected a whole number of 64 bits")
         return value
 
+    def clamp(self, value: int) -> int:
+        """Return the accepted number that is nearest to ``value``."""
+        if self.low is not None and value < self.low:
+            return math.ceil(self.low)
+        return math.floor(self.high) if self.high is not None and value > self.high else value
+
     @property
     def _noun(self) -> str:
         return "whole number"

@@ -38,7 +38,9 @@ class BrokerConfig:
     broker_cluster_name: str = key(
         "brokerClusterName", "DefaultCluster", "cluster the broker belongs to", pattern=NAME
     )
-    broker_id: int = key("brokerId", MASTER_ID, "0 for a master; replicas are not served yet", low=0, high=0)
+    broker_id: int = key(
+        "brokerId", MASTER_ID, "0 for a master; other values are refused: replicas are not served yet"
+    )
     listen_port: int = key(
         "listenPort",
         BROKER_PORT,

@@ -12,8 +12,8 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from operator import attrgetter
 from typing import Any, TypeVar, cast
 
-from toolkit.settings import REDACTED, Setting, setting, settings_of
-from toolkit.values import plain_value
+from toolkit.settings import REDACTED, Setting, SettingsError, setting, settings_of
+from toolkit.values import WholeNumber, plain_value
 
 Value = bool | int | float | str
 T = TypeVar("T", bool, int, float, str)
@@ -27,6 +27,23 @@ CONSOLE_ENVIRONMENT_PREFIX = "RMQ_GATEWAY_CONSOLE_"
 """Variables of the commands that ask a shadow gateway's console; servers ignore them, too."""
 JAVA_PACKAGE = "com.rocketmq.remoting."
 """Prefix of official keys that are system properties."""
+_LISTS = frozenset({"namesrvAddr", "deleteWhen"})
+"""Keys with several values between semicolons."""
+_EXACT = frozenset(
+    (
+        *(
+            "listenPort",
+            "haListenPort",
+            "grpcServerPort",
+            "brokerId",
+            "brokerPermission",
+            "defaultTopicQueueNums",
+        ),
+        *("mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "mappedFileSizeTimerLog"),
+        *("maxHashSlotNum", "maxIndexNum", "stagedMaxBytes", "stagedReservedHours"),
+    )
+)
+"""Numbers that are not replaced by the nearest accepted one: ports, ids, and sizes of files."""
 _WORD_STARTS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
@@ -81,6 +98,41 @@ class Key:
     def is_live(self) -> bool:
         """True if the key may be changed while the server runs."""
         return LIVE in self.setting.tags
+
+    @property
+    def is_clamped(self) -> bool:
+        """True if a number out of range is replaced by the nearest accepted one.
+
+        The official server accepts any number for its keys, and clamps some of them where it reads them.
+        """
+        is_number = isinstance(self.setting.value_type, WholeNumber)
+        return is_number and OURS not in self.setting.tags and self.name not in _EXACT
+
+    @property
+    def accepts_empty(self) -> bool:
+        """True if an empty text is a value of the key."""
+        try:
+            self.setting.parse("", self.name)
+        except SettingsError:
+            return False
+        return self.setting.default == "" or not cast(Any, self.setting.value_type).is_path
+
+    def parse(self, text: str, label: str) -> Any:
+        """Return the value of a text as the official server reads it: without surrounding blanks, and clamped.
+
+        Raises SettingsError, in which ``label`` names the setting.
+        """
+        text = text if self.setting.secret else text.strip()
+        if self.name in _LISTS:
+            text = ";".join(part.strip() for part in text.split(";") if part.strip())
+        value_type = self.setting.value_type
+        if not self.is_clamped or not isinstance(value_type, WholeNumber):
+            return self.setting.parse(text, label)
+        try:
+            number = WholeNumber()(text)
+        except ValueError:
+            return self.setting.parse(text, label)
+        return self.setting.check(value_type.clamp(number), label)
 
     @property
     def environment(self) -> str:

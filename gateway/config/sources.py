@@ -34,7 +34,13 @@ from gateway.config.process import (
     TlsConfig,
 )
 from gateway.config.properties_file import PropertiesError, decode_text, parse_properties
-from gateway.config.unsupported import REASONS, UNUSED, UNUSED_REASON, reason_for
+from gateway.config.unsupported import (
+    REASONS,
+    UNUSED,
+    UNUSED_REASON,
+    reason_for,
+    refusal_of,
+)
 from toolkit.settings import SettingsError
 from toolkit.suggestions import nearest_name
 
@@ -170,9 +176,17 @@ def assemble(role: Role, source_values: Iterable[SourceValue]) -> ServeConfig:
             notices[notice] = None
         else:
             table, key = declared
+            if _means_default(key, source_value):
+                notices[f"{source_value.origin}: {key.name} is empty, so it has no effect"] = None
+                continue
             value = values[table][key.name] = _parse(key, source_value)
+            if (written := _beyond_range(key, source_value, value)) is not None:
+                notices[f"{source_value.origin}: {key.name}={written} is out of range; {value} is used"] = (
+                    None
+                )
             if key.name in UNUSED and value != key.setting.default_value:
                 notices[f"{source_value.origin}: {source_value.name} {UNUSED_REASON}"] = None
+    _check_served(source_values)
     _check_contradictions(source_values, in_memory=bool(values["process"].get("memoryStore")))
     broker = with_values(BrokerConfig(), values["broker"])
     process = with_values(ProcessConfig(), values["process"])
@@ -195,6 +209,20 @@ def assemble(role: Role, source_values: Iterable[SourceValue]) -> ServeConfig:
     return ServeConfig(process, limits, tls, auth, namesrv, brokers, tuple(notices))
 
 
+def _means_default(key: Key, source_value: SourceValue) -> bool:
+    """Return True for an empty value in a file where a value is needed.
+
+    The official server keeps its default there: it cannot read a number from the text, and says nothing.
+    """
+    return not (source_value.from_flags or source_value.text.strip() or key.accepts_empty)
+
+
+def _beyond_range(key: Key, source_value: SourceValue, value: Value) -> str | None:
+    """Return the number as it was written if it was clamped to the range of the key."""
+    text = source_value.text.strip()
+    return text if key.is_clamped and int(text) != value else None
+
+
 def _parse(key: Key, source_value: SourceValue) -> Value:
     label = (
         source_value.origin
@@ -202,10 +230,30 @@ def _parse(key: Key, source_value: SourceValue) -> Value:
         else f"{source_value.origin}: {key.name}"
     )
     try:
-        value: Value = key.setting.parse(source_value.text, label)
+        value: Value = key.parse(source_value.text, label)
     except SettingsError as problem:
-        raise ConfigError(str(problem)) from problem
+        raise ConfigError(f"{problem}{_hint(key, source_value.text)}") from problem
     return value
+
+
+def _hint(key: Key, text: str) -> str:
+    """Return what is probably wrong with a value, as the continuation of an error."""
+    if re.search(r"\s#", text):
+        return ". In these files a comment needs a line of its own"
+    if key.name == "namesrvAddr" and "://" in text:
+        return ". Leave out the scheme"
+    if key.name == "namesrvAddr" and "," in text:
+        return '. Separate addresses with ";"'
+    return ""
+
+
+def _check_served(source_values: Iterable[SourceValue]) -> None:
+    """Refuse values that ask for what is not served, such as replicas; a later source may overrule them."""
+    effective = {source_value.name.rpartition(".")[2]: source_value for source_value in source_values}
+    for name, source_value in effective.items():
+        refusal = refusal_of(name, source_value.text)
+        if refusal is not None:
+            raise ConfigError(f"{source_value.origin}: {refusal}")
 
 
 def _check_contradictions(source_values: Iterable[SourceValue], *, in_memory: bool) -> None:

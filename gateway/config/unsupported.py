@@ -1,4 +1,10 @@
-"""Official keys that are known but have no effect here, by reason; `sources.py` turns them into notices."""
+"""Official keys that are known but have no effect here, by reason, and values that ask for what is not served.
+
+`sources.py` turns the keys into notices. A value of `REFUSED_VALUES` stops the start: who sets it counts on replicas,
+or on messages in another format, and would get a single master, or an empty store.
+"""
+
+from dataclasses import dataclass
 
 IGNORED = "is not needed here and has no effect"
 _UNUSED = """
@@ -135,6 +141,56 @@ REASONS: dict[str, str] = {
         scheduleAsyncDeliverMaxPendingLimit scheduleAsyncDeliverMaxResendNum2Blocked
     """,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class ServedValue:
+    """The only value of a key that this server serves; every other one asks for ``feature``."""
+
+    value: str
+    feature: str
+    remedy: str = "to run a single master without replicas"
+
+
+_REPLICAS = "replication"
+_CONTROLLER = "a controller"
+_OTHER_STORE = "a store in another format"
+_DEFAULT_STORE = "to open the default store (an existing store in the other format is not read)"
+REFUSED_VALUES: dict[str, ServedValue] = {
+    "brokerId": ServedValue("0", "a replica"),
+    "brokerRole": ServedValue("ASYNC_MASTER", _REPLICAS),
+    "enableDLegerCommitLog": ServedValue("false", "DLedger replication"),
+    "enableControllerMode": ServedValue("false", _CONTROLLER),
+    "enableControllerInNamesrv": ServedValue("false", _CONTROLLER, "to run a namesrv without a controller"),
+    "enableSlaveActingMaster": ServedValue("false", "replicas that stand in for a master"),
+    "duplicationEnable": ServedValue("false", _REPLICAS),
+    "totalReplicas": ServedValue("1", _REPLICAS),
+    "inSyncReplicas": ServedValue("1", _REPLICAS),
+    "minInSyncReplicas": ServedValue("1", _REPLICAS),
+    "allAckInSyncStateSet": ServedValue("false", _REPLICAS),
+    "storeType": ServedValue("default", _OTHER_STORE, _DEFAULT_STORE),
+    "timerRocksDBEnable": ServedValue("false", _OTHER_STORE, _DEFAULT_STORE),
+    "transRocksDBEnable": ServedValue("false", _OTHER_STORE, _DEFAULT_STORE),
+}
+"""Keys of the official server with the value that is served. Texts are compared without case and surrounding blanks."""
+
+
+def refusal_of(name: str, text: str) -> str | None:
+    """Return why a value cannot be served and what to do; None if it can."""
+    served = REFUSED_VALUES.get(name)
+    if served is None or _means_same(text.strip(), served.value):
+        return None
+    return (
+        f"{name}={text.strip()} asks for {served.feature}, which this server does not serve. "
+        f"Set {name}={served.value}, in the file or with --set, {served.remedy}"
+    )
+
+
+def _means_same(text: str, served: str) -> bool:
+    """Compare as the official server reads: an empty text leaves the default, and a switch is on only for `true`."""
+    if served == "false":
+        return text.lower() != "true"
+    return not text or text.lower() == served.lower()
 
 
 def reason_for(name: str) -> str | None:

@@ -1,5 +1,6 @@
 """Conversion of a broker's configuration into the settings of its store."""
 
+import math
 from dataclasses import replace
 
 from gateway.config.process import BrokerConfig
@@ -42,7 +43,9 @@ def _disk_store_config(config: BrokerConfig) -> StoreConfig:
         root=config.store.store_path_root_dir,
         commit_log_dir=config.store.store_path_commit_log,
         commit_log_file_bytes=config.store.mapped_file_size_commit_log_bytes,
-        consume_queue_file_entries=config.store.mapped_file_size_consume_queue_bytes // QUEUE_ENTRY_BYTES,
+        consume_queue_file_entries=math.ceil(
+            config.store.mapped_file_size_consume_queue_bytes / QUEUE_ENTRY_BYTES
+        ),
         index_slots=config.store.max_hash_slots,
         index_entries=config.store.max_index_entries,
         message_index_enable=config.store.message_index_enable,

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.config.keys import values_of
 from gateway.config.process import NamesrvConfig
 from gateway.config.sources import ConfigError, SourceValue, load_config, nearest_key, resolve_key
 
@@ -115,7 +116,7 @@ def test_the_store_of_one_broker_is_not_taken_by_several(tmp_path: Path) -> None
         (["deleteWhen=25"], "hours of the day"),
         (["messageDelayLevel=1s 5x"], "delays of levels"),
         (["namesrvAddr=host"], "host:port"),
-        (["brokerId=1"], 'invalid value "1" .expected a whole number from 0 to 0'),
+        (["brokerId=1"], "--set brokerId: brokerId=1 asks for a replica.*Set brokerId=0"),
         (["brokers=27"], r"from 1 to 26"),
         (["nothing"], "--set nothing: expected key=value"),
         (['initAuthenticationUser:{"password":"x"}'], "--set initAuthenticationUser: expected key=value"),
@@ -145,13 +146,147 @@ def test_an_error_in_a_file_names_file_and_line(tmp_path: Path) -> None:
 
 
 def test_unknown_and_unsupported_keys_of_files_are_named_once(tmp_path: Path) -> None:
-    path = written(tmp_path / "broker.conf", "brokerRole=SLAVE\nfileReservedTim=3\nzzzzzz=1\n")
-    notices = load_config("serve", [path], {}, ["brokerRole=SLAVE", "brokerRole=SLAVE"]).notices
+    path = written(tmp_path / "broker.conf", "brokerRole=ASYNC_MASTER\nfileReservedTim=3\nzzzzzz=1\n")
+    notices = load_config("serve", [path], {}, ["brokerRole=ASYNC_MASTER"] * 2).notices
     assert len(notices) == 4
     assert notices[0].startswith(f"{path}:1: brokerRole belongs to replication")
     assert notices[1] == f"{path}:2: unknown key fileReservedTim; did you mean fileReservedTime?"
     assert notices[2] == f"{path}:3: unknown key zzzzzz"
     assert notices[3].startswith("--set brokerRole: brokerRole belongs to replication")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "brokerRole=SYNC_MASTER",
+        "brokerRole=SLAVE",
+        "brokerId=1",
+        "brokerId=-1",
+        "enableDLegerCommitLog=true",
+        "enableControllerMode=true",
+        "enableControllerInNamesrv=true",
+        "enableSlaveActingMaster=TRUE",
+        "duplicationEnable=true",
+        "totalReplicas=3",
+        "inSyncReplicas=2",
+        "minInSyncReplicas=2",
+        "allAckInSyncStateSet=true",
+        "storeType=defaultRocksDB",
+        "timerRocksDBEnable=true",
+        "transRocksDBEnable=true",
+    ],
+)
+def test_a_setting_that_counts_on_what_is_not_served_stops_the_start(line: str, tmp_path: Path) -> None:
+    """They were warnings, and a single master started where its owner counted on replicas."""
+    name, _, text = line.partition("=")
+    path = written(tmp_path / "broker.conf", f"# official\n{line}\n")
+    with pytest.raises(
+        ConfigError, match=rf"broker\.conf:2: {name}={text} asks for .*Set {name}=\S+, in the"
+    ):
+        load_config("serve", [path])
+    with pytest.raises(ConfigError, match=f"--set {name}: {name}={text} asks for"):
+        load_config("broker", sets=[line])
+
+
+def test_the_command_line_overrules_the_role_in_a_file(tmp_path: Path) -> None:
+    path = written(tmp_path / "broker.conf", "brokerRole=SLAVE\nbrokerId=1\nenableControllerMode=false\n")
+    config = load_config("serve", [path], sets=["brokerRole=ASYNC_MASTER", "brokerId=0"])
+    assert config.brokers[0].broker_id == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "addresses"),
+    [("h:9876;", "h:9876"), ("a:1; b:2", "a:1;b:2"), (" ;a:1 ;; b:2 ; ", "a:1;b:2"), ("[::1]:1;", "[::1]:1")],
+)
+def test_separators_and_blanks_around_addresses_do_not_matter(text, addresses, tmp_path: Path) -> None:
+    path = written(tmp_path / "broker.conf", f"namesrvAddr={text}\n")
+    config = load_config("broker", [path])
+    assert config.brokers[0].namesrv_addr == addresses
+    assert not config.notices
+
+
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [
+        ("a:1,b:2", 'Separate addresses with ";"'),
+        ("http://a:1", "Leave out the scheme"),
+        ("a:1 # ours", "a comment needs a line of its own"),
+    ],
+)
+def test_a_wrong_address_says_what_is_probably_wrong(value: str, hint: str, tmp_path: Path) -> None:
+    path = written(tmp_path / "broker.conf", f"namesrvAddr={value}\n")
+    with pytest.raises(ConfigError, match=hint):
+        load_config("broker", [path])
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        ("diskMaxUsedSpaceRatio=100", "95"),
+        ("diskMaxUsedSpaceRatio=98", "95"),
+        ("diskMaxUsedSpaceRatio=5", "10"),
+        ("diskSpaceWarningLevelRatio=100", "99"),
+        ("diskSpaceCleanForciblyRatio=100", "99"),
+        ("registerNameServerPeriod=5000", "10000"),
+        ("registerNameServerPeriod=120000", "60000"),
+        ("timerMaxDelaySec=63072000", "31536000"),
+        ("maxTransferCountOnMessageInMemory=100000", "10000"),
+        ("fileReservedTime=0", "1"),
+    ],
+)
+def test_a_number_out_of_range_is_clamped_with_a_notice(line: str, value: str, tmp_path: Path) -> None:
+    """Public examples have diskMaxUsedSpaceRatio=100, for which the official server uses 95."""
+    path = written(tmp_path / "broker.conf", f"{line}\n")
+    config = load_config("serve", [path])
+    name = line.partition("=")[0]
+    assert values_of(config.brokers[0])[name] == value
+    assert config.notices == (f"{path}:1: {line} is out of range; {value} is used",)
+
+
+@pytest.mark.parametrize(
+    "line", ["listenPort=65536", "brokerPermission=9", "mappedFileSizeCommitLog=1", "maxIndexNum=1"]
+)
+def test_ports_and_sizes_of_files_are_not_replaced(line: str, tmp_path: Path) -> None:
+    path = written(tmp_path / "broker.conf", f"{line}\n")
+    with pytest.raises(ConfigError, match="expected a whole number"):
+        load_config("serve", [path])
+
+
+def test_an_empty_value_in_a_file_leaves_the_default(tmp_path: Path) -> None:
+    keys = (
+        "storePathRootDir",
+        "storePathCommitLog",
+        "listenPort",
+        "brokerIP1",
+        "namesrvAddr",
+        "fileReservedTime",
+    )
+    path = written(tmp_path / "broker.conf", "".join(f"{name}=\n" for name in keys))
+    config = load_config("serve", [path])
+    assert config.brokers == load_config("serve").brokers
+    assert config.notices == tuple(
+        f"{path}:{line}: {name} is empty, so it has no effect"
+        for line, name in enumerate(keys, 1)
+        if name not in ("storePathCommitLog", "namesrvAddr")
+    )
+    with pytest.raises(ConfigError, match="--set listenPort"):
+        load_config("serve", sets=["listenPort="])
+
+
+def test_a_published_example_starts(tmp_path: Path) -> None:
+    """Values as people publish them: blanks at the end, hours with one digit, names of old versions."""
+    text = (
+        "brokerClusterName = rocketmq-cluster \nbrokerName=broker-a\t\nbrokerId=0 \nlistenPort= 10911\n"
+        "brokerIP1=192.168.0.121 \ndeleteWhen=4;16; \nfileReservedTime= 48\nbrokerRole = ASYNC_MASTER\n"
+        "flushDiskType = ASYNC_FLUSH\ndefaultTopicQueueNums=4\nautoCreateTopicEnable=TRUE\n"
+        "mapedFileSizeConsumeQueue=300000\nsendMessageThreadPoolNums=128\ndiskMaxUsedSpaceRatio=88\n"
+        "maxMessageSize=65536\n"
+    )
+    broker = load_config("serve", [written(tmp_path / "broker.conf", text)]).brokers[0]
+    assert (broker.broker_cluster_name, broker.broker_name, broker.broker_ip) == (
+        "rocketmq-cluster", "broker-a", "192.168.0.121",
+    )  # fmt: skip
+    assert (broker.store.delete_when, broker.store.disk_max_used_ratio) == ("4;16", 88)
 
 
 @pytest.mark.parametrize(

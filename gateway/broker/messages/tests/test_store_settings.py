@@ -30,6 +30,12 @@ def test_what_is_configured_reaches_the_store():
     assert (made.delay_levels, made.disk_warning_percent, made.index_slots) == ("1s 2s", 80, 7)
 
 
+def test_a_consume_queue_file_is_rounded_up_to_whole_entries():
+    """Source: MessageStoreConfig.getMappedFileSizeConsumeQueue, 5.4.0."""
+    config = broker_config(mapped_file_size_consume_queue_bytes=6001)
+    assert build_store_config(config, memory=False).consume_queue_file_entries == 301
+
+
 def test_a_store_in_memory_is_bounded():
     made = build_store_config(broker_config(), memory=True)
     assert 0 < made.retained_bytes <= 256 << 20
