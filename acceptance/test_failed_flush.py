@@ -118,7 +118,8 @@ def test_a_disk_that_fails_and_works_again(disk: FailingDisk, tmp_path: Path, fl
         disk.break_it()
         refusal = send_until_refused(client, acknowledged)
         assert refusal.code == SERVICE_NOT_AVAILABLE
-        assert "a flush of" in (refusal.remark or "")
+        assert "a flush to the disk failed" in (refusal.remark or "")
+        assert str(disk.place) not in (refusal.remark or "")
         disk.repair()
         for _ in range(3):
             assert send_until_refused(client, {}).code == SERVICE_NOT_AVAILABLE

@@ -63,7 +63,9 @@ def encode_failure(command: Command, error: Exception) -> bytes:
         code, remark, fields = error.code, error.remark, error.fields
     else:
         log.error("request failed", exc_info=error, extra={"code": command.code})
-        code, remark = ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}"
+        # The text of an OSError names a file or an address of this machine, which is for the log only.
+        detail = error.strerror if isinstance(error, OSError) and error.filename is not None else error
+        code, remark = ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {detail}"
     if remark is not None and len(remark) > MAX_REMARK_CHARS:
         remark = f"{remark[:MAX_REMARK_CHARS]}… ({len(remark)} characters)"
     return encode_response(command.opaque, code, fields, b"", remark)

@@ -82,7 +82,7 @@ class CommitLog:
         self._reserve_bytes = reserve_bytes
         self._after_roll = after_roll
         self._mapped: dict[int, MappedFile] = {}  # by base offset, opened on first use
-        self._failure: str | None = None
+        self._failure: FlushFailed | None = None
         self.directory = directory
         self.file_bytes = file_bytes
         self.first_base = 0
@@ -136,21 +136,38 @@ class CommitLog:
 
         Raises StoreFull, and then nothing has changed; MessageIllegal when no file is long enough.
         """
+        # First, because after a failed flush the file system may be read-only, and reserving fails with another error.
+        self._check_failure()
         if size + BLANK_BYTES > self.file_bytes:
             raise MessageIllegal(f"{size} bytes do not fit into a commit log file of {self.file_bytes}")
         if self.position + size + BLANK_BYTES > self.file_bytes:
             self._roll(size)
         if self.position + size > self.limit:
             self._reserve(self.mapped_file(self.base), self.position, size)
-        # Last, because another thread may have refused appends while the limit was raised.
+        # Once more, because another thread may have refused appends while the limit was raised.
+        self._check_failure()
+
+    def _check_failure(self) -> None:
         if self._failure is not None:
             self.limit = 0
-            raise FlushFailed(self._failure)
+            raise FlushFailed(str(self._failure), self._failure.reason)
 
-    def refuse_appends(self, reason: str) -> None:
+    def refuse_appends(self, failure: FlushFailed) -> None:
         """Take no more messages: every append raises FlushFailed from now on. Any thread may call this."""
-        self._failure = reason
+        self._failure = failure
         self.limit = 0  # so that the next append calls `make_room`
+
+    def probe_room(self, size: int) -> None:
+        """Check that there is disk space for ``size`` more bytes, as `make_room` does. Raises StoreFull.
+
+        Nothing changes but the reserved space, so that it may be tried again and again.
+        """
+        if self.position + size + BLANK_BYTES <= self.file_bytes:
+            self._reserve(self.mapped_file(self.base), self.position, size)
+        else:
+            self.mapped_file(self.base + self.file_bytes).reserve(0, min(size + BLANK_BYTES, self.file_bytes))
+        if self._failure is not None:
+            self.limit = 0
 
     def _reserve(self, mapped: MappedFile, position: int, size: int) -> None:
         end = min(self.file_bytes, position + size + BLANK_BYTES + self._reserve_bytes)

@@ -234,7 +234,7 @@ class CrashFiles:
         if file is not None:
             if self.flush_fails(path):
                 file.fail_flush(self.randomness)
-                raise FlushFailed(f"a flush of {path} to the disk failed")
+                raise FlushFailed(f"a flush of {path} to the disk failed", "a flush to the disk failed")
             file.flush()
         self._keep_from(number for number, pending in enumerate(self._pending, 1) if pending[0] == path)
 

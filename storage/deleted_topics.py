@@ -20,7 +20,6 @@ from codec.errors import JsonError
 from codec.java_numbers import read_json_integer
 from storage.commit_log import CommitLog
 from storage.consume_queue import ConsumeQueue
-from storage.errors import StoreFull
 from storage.files import Files
 from storage.log_scan import ScannedMessage, check_message_at
 from storage.queue_ends import delete_queue_ends
@@ -44,19 +43,15 @@ class DeletedTopics:
         self._deletions = self._read()
 
     def add(self, topic: str, log_end: int, time_ms: int) -> None:
-        """Record durably that a topic is deleted. Raises OSError, and then it is not deleted. Thread safe.
+        """Record durably that a topic is deleted. Raises StoreFull, OSError; then it is not deleted. Thread safe.
 
         The file of queue ends is deleted first; it is in the same folder, so writing this file makes that durable as
-        well. On a full disk the deletion goes on without a record, because it may be what frees space.
+        well.
         """
         with self._lock:
             delete_queue_ends(self._files, self._root)
             deletions = {**self._deletions, topic.encode(): (log_end, time_ms)}
-            try:
-                self._write(deletions)
-            except StoreFull as error:
-                data = {"topic": topic, "reason": str(error)}
-                log.warning("deletion not noted, a crash may bring messages of the topic back", extra=data)
+            self._write(deletions)
             self._deletions = deletions
 
     def has_message(self, message: ScannedMessage) -> bool:

@@ -23,12 +23,23 @@ import os
 from collections.abc import Iterator
 from functools import lru_cache
 
-from storage.errors import StoreFull
+from storage.errors import StoreFull, StoreUnwritable
 
 # A writable buffer. bytearray serves tests that simulate crashes.
 Buffer = mmap.mmap | bytearray
 
 DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+UNWRITABLE_ERRNOS = (
+    errno.EROFS,
+    errno.EIO,
+    errno.EACCES,
+    errno.EPERM,
+    errno.ENODEV,
+    errno.ENXIO,
+    errno.ESTALE,
+)
+"""Errors of a disk or a file system that takes no bytes at all."""
+NO_DESCRIPTOR_ERRNOS = (errno.EMFILE, errno.ENFILE)
 MAX_FOLIO_BYTES = 2 << 20
 """Linux caches a mapped file in units (folios) of up to this size, aligned to it, and gets disk space for all of a unit
 when one byte of it is written."""
@@ -37,12 +48,20 @@ _IN_MEMORY = ("tmpfs", "ramfs", "hugetlbfs")
 
 @contextlib.contextmanager
 def store_full_errors(path: str) -> Iterator[None]:
-    """Turn the errors of a full disk into StoreFull."""
+    """Turn the errors of a full disk into StoreFull, and those of a disk that takes no bytes into StoreUnwritable.
+
+    A broker refuses the request with either. Any other error, such as a missing file, stays what it is.
+    """
     try:
         yield
     except OSError as error:
         if error.errno in DISK_FULL_ERRNOS:
-            raise StoreFull(f"no room on disk for {path}") from error
+            raise StoreFull(f"no room on disk for {path}", "no room on disk") from error
+        if error.errno in UNWRITABLE_ERRNOS + NO_DESCRIPTOR_ERRNOS:
+            text = os.strerror(error.errno)
+            raise StoreUnwritable(
+                f"{path} cannot be written: {text}", f"the disk cannot be written: {text}"
+            ) from error
         raise
 
 
@@ -96,12 +115,12 @@ class DiskMapping(Mapping):
     def reserve(self, start: int, end: int) -> None:
         start -= start % self._unit_bytes
         end = min(self.size_bytes, end + -end % self._unit_bytes)
-        fd = os.open(self.path, os.O_RDWR)
-        try:
-            with store_full_errors(self.path):
+        with store_full_errors(self.path):
+            fd = os.open(self.path, os.O_RDWR)
+            try:
                 os.posix_fallocate(fd, start, end - start)
-        finally:
-            os.close(fd)
+            finally:
+                os.close(fd)
 
     def readable_until(self, start: int) -> int:
         if not self._in_memory or start >= self.size_bytes:

@@ -6,7 +6,18 @@ class StoreError(Exception):
 
 
 class StoreFull(StoreError):
-    """The disk (or the memory allowance) has no room for the next bytes; nothing was written."""
+    """The disk (or the memory allowance) has no room for the next bytes; nothing was written.
+
+    ``reason`` is the text for clients: unlike the text for the log, it names no path of this machine.
+    """
+
+    def __init__(self, text: str, reason: str | None = None) -> None:
+        super().__init__(text)
+        self.reason = text if reason is None else reason
+
+
+class StoreUnwritable(StoreFull):
+    """The disk refuses bytes although it may have room: a read-only file system, an I/O error, a missing right."""
 
 
 class FlushFailed(StoreFull):

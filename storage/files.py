@@ -5,6 +5,7 @@
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import mmap
 import os
@@ -204,7 +205,10 @@ def _link_backup(path: str, backup: str) -> None:
 
 def flush_failed(what: str, error: OSError) -> FlushFailed:
     """Return the error that names the file and the reason."""
-    return FlushFailed(f"a flush of {what} to the disk failed: {error.strerror or error}")
+    reason = error.strerror or str(error)
+    return FlushFailed(
+        f"a flush of {what} to the disk failed: {reason}", f"a flush to the disk failed: {reason}"
+    )
 
 
 def fsync_path(path: str) -> None:
@@ -235,7 +239,7 @@ class DiskFiles:
 
     def open_mapped(self, path: str, size_bytes: int) -> DiskMapping:
         with store_full_errors(path):
-            fd = self._open(path)
+            fd, access = self._open(path)
             try:
                 size = os.fstat(fd).st_size
                 if size == 0:
@@ -244,26 +248,37 @@ class DiskFiles:
                     self._new_directories |= {parent, os.path.dirname(parent)}
                 elif size != size_bytes:
                     raise CorruptionError(path, size, f"the file has {size} bytes, expected {size_bytes}")
-                return DiskMapping(path, mmap.mmap(fd, size_bytes), size_bytes, is_in_memory(fd))
+                buffer = mmap.mmap(fd, size_bytes, access=access)
+                return DiskMapping(path, buffer, size_bytes, is_in_memory(fd))
             finally:
                 os.close(fd)
 
-    def _open(self, path: str) -> int:
-        """Open a file, created if it is missing, and remember the folders that get new folders."""
+    def _open(self, path: str) -> tuple[int, int]:
+        """Open a file, created if it is missing, and remember the folders that get new folders.
+
+        Return its descriptor and the access of its map. A file of a file system that was made read-only, as Linux does
+        after an error of the disk, is opened for reading: its messages can still be consumed.
+        """
         try:
-            return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            return os.open(path, os.O_RDWR | os.O_CREAT, 0o644), mmap.ACCESS_WRITE
         except FileNotFoundError:
             directory = parent = os.path.dirname(path)
             while not os.path.isdir(parent):
                 parent = os.path.dirname(parent)
                 self._new_directories.add(parent)
             os.makedirs(directory, exist_ok=True)
-            return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            return os.open(path, os.O_RDWR | os.O_CREAT, 0o644), mmap.ACCESS_WRITE
+        except OSError as error:
+            if error.errno != errno.EROFS or not self.size(path):
+                raise
+            return os.open(path, os.O_RDONLY), mmap.ACCESS_READ
 
     def flush(self, path: str) -> None:
         # By path and not through the map: mmap.flush holds the interpreter lock, fdatasync does not.
         try:
-            fd = os.open(path, os.O_RDWR)
+            # Reading is enough for a flush, and still possible when an error of the disk made the file system
+            # read-only: the flush then fails, as it must, instead of being tried again and again.
+            fd = os.open(path, os.O_RDONLY)
         except FileNotFoundError:
             self._flush_deletion(path)
             return

@@ -55,11 +55,13 @@ def forget_cached_files(config: StoreConfig, files: Files) -> None:
 class FlushGuard:
     """Runs the flushes of one store, until one fails.
 
-    ``failure`` is the error of the flush that failed, None before. ``refuse_appends`` is called with its text. Thread
+    ``failure`` is the error of the flush that failed, None before. ``refuse_appends`` is called with it. Thread
     safe.
     """
 
-    def __init__(self, config: StoreConfig, files: Files, refuse_appends: Callable[[str], None]) -> None:
+    def __init__(
+        self, config: StoreConfig, files: Files, refuse_appends: Callable[[FlushFailed], None]
+    ) -> None:
         self.failure: FlushFailed | None = None
         self._config = config
         self._files = files
@@ -81,7 +83,7 @@ class FlushGuard:
         if self.failure is not None:
             with self._lock:
                 self._note_for_next_opening()
-            raise FlushFailed(str(self.failure))
+            raise FlushFailed(str(self.failure), self.failure.reason)
 
     def stop(self, error: FlushFailed) -> None:
         """Make all later flushes fail, because of this error."""
@@ -89,7 +91,7 @@ class FlushGuard:
             if self.failure is not None:
                 return
             self.failure = error
-            self._refuse_appends(str(error))
+            self._refuse_appends(error)
             log.error(
                 "the store takes no more messages: check the disk, then restart the broker",
                 extra={"root": self._config.root, "reason": str(error)},

@@ -81,8 +81,8 @@ class QueueSet:
     def delete_topic(self, topic: str, note_deletion: Callable[[], None]) -> Iterator[None]:
         """Remove all queues of a topic, which gets no new ones until the iterator has ended.
 
-        The first slice calls ``note_deletion``; if that raises OSError, nothing has changed. The others delete the
-        files. Closing the iterator between them deletes the rest at once.
+        The first slice calls ``note_deletion``; if that raises StoreFull or OSError, nothing has changed. The others
+        delete the files. Closing the iterator between them deletes the rest at once.
         """
         keys = [(topic, queue_id) for queue_id in self._ids.pop(topic, ())]
         # Note the paths before the queues leave ``by_key``: a checkpoint in another thread lists the queues first and
@@ -99,7 +99,7 @@ class QueueSet:
     ) -> Iterator[None]:
         try:
             note_deletion()
-        except OSError:
+        except (StoreFull, OSError):
             self.by_key.update(((topic, queue.queue_id), queue) for queue in queues)
             self._ids[topic] = {queue.queue_id for queue in queues}
             self._being_deleted.discard(topic)

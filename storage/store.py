@@ -71,6 +71,8 @@ log = logging.getLogger(__name__)
 
 MAX_COVERED_BACKLOG_BYTES = 256 << 20
 """Bytes of the log without index that a checkpoint takes into account: reading them again takes a few seconds."""
+PROBE_MARGIN_BYTES = 1024
+"""Added to the body of a refused message: its header, topic and properties."""
 _DEFAULT_STORE_HOST = bytes((127, 0, 0, 1)) + (10911).to_bytes(4, "big")
 
 
@@ -80,7 +82,9 @@ class MessageStore:
     Create one with `open`; the constructor alone does not recover. ``store_host`` is the packed address that stored
     messages name as their broker. ``crashed``: the last run did not close the store cleanly, so that messages which
     consumers have read may be lost, if they had not been flushed. ``flushes`` runs all flushes, until one fails.
-    ``disk_full`` is set by `delete_expired`; while it is True the broker refuses messages.
+    ``disk_full`` is set by `delete_expired`; while it is True the broker refuses messages. ``refusal`` is the reason of
+    the last refusal for lack of room, None once there is room again for a message of that size (`probe_room`); smaller
+    ones may be stored meanwhile.
     """
 
     def __init__(self, config: StoreConfig, files: Files, clock: Clock) -> None:
@@ -89,6 +93,8 @@ class MessageStore:
         self.clock = clock
         self.store_host = _DEFAULT_STORE_HOST
         self.disk_full = False
+        self.refusal: str | None = None
+        self._refused_bytes = 0
         self.crashed = False
         self.commit_log = CommitLog(
             files, config.commit_log_path, config.commit_log_file_bytes, config.reserve_commit_log_bytes,
@@ -207,7 +213,11 @@ class MessageStore:
         """
         topic, queue_id = message.topic, message.queue_id
         queue = self._queues.get((topic, queue_id)) or self._queue_set.create(topic, queue_id)
-        return append_message(self.commit_log, queue, message, self._now_ms(), self._max_message_bytes)
+        try:
+            return append_message(self.commit_log, queue, message, self._now_ms(), self._max_message_bytes)
+        except StoreFull as error:
+            self._note_refusal(error, len(message.body))
+            raise
 
     def append_batch(
         self,
@@ -228,11 +238,15 @@ class MessageStore:
         StoreFull, and then nothing has changed.
         """
         queue = self._queues.get((topic, queue_id)) or self._queue_set.create(topic, queue_id)
-        return append_many(
-            self.commit_log, queue, store_host or self.store_host, self._now_ms(), batch_body,
-            sys_flag, born_timestamp,
-            born_host, reconsume_times, self._max_message_bytes, properties_suffix,
-        )  # fmt: skip
+        try:
+            return append_many(
+                self.commit_log, queue, store_host or self.store_host, self._now_ms(), batch_body,
+                sys_flag, born_timestamp,
+                born_host, reconsume_times, self._max_message_bytes, properties_suffix,
+            )  # fmt: skip
+        except StoreFull as error:
+            self._note_refusal(error, len(batch_body))
+            raise
 
     def append_preserving_offsets(
         self,
@@ -266,7 +280,11 @@ class MessageStore:
         for message in new:
             stored = body[message.physical_offset : message.physical_offset + message.size]
             host = store_host or self.store_host
-            time_ms = append_preserving_offset(self.commit_log, queue, host, message, stored, time_ms)
+            try:
+                time_ms = append_preserving_offset(self.commit_log, queue, host, message, stored, time_ms)
+            except StoreFull as error:
+                self._note_refusal(error, message.size)
+                raise
         return OffsetPreservingResult(queue.next_offset, len(new), sum(message.size for message in new))
 
     def _find_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
@@ -436,7 +454,7 @@ class MessageStore:
     def delete_topic(self, topic: str) -> int:
         """Remove all queues of a topic; return their number. Its messages stay in the log until they expire.
 
-        Raises OSError, and then nothing has changed. Source: DefaultMessageStore.deleteTopics, 5.4.0.
+        Raises StoreFull or OSError, and then nothing has changed. Source: DefaultMessageStore.deleteTopics, 5.4.0.
         """
         before = len(self._queues)
         list(self.delete_topic_in_slices(topic))
@@ -466,7 +484,39 @@ class MessageStore:
         """Remove expired commit log files; return their number. `hide_expired_entries` should follow."""
         used_percent = self._retention.disk_used_percent()
         self._set_disk_full(self._retention.is_disk_full(used_percent))
-        return self._retention.delete_expired(used_percent, manual, max_files)
+        deleted = self._retention.delete_expired(used_percent, manual, max_files)
+        self.probe_room()
+        return deleted
+
+    @property
+    def trouble(self) -> str | None:
+        """The reason why messages are refused at present, as clients may see it; None while all are stored."""
+        if self.flushes.failure is not None:
+            return self.flushes.failure.reason
+        if self.disk_full:
+            return f"the disk is fuller than {self.config.disk_warning_percent} percent"
+        return self.refusal
+
+    def _note_refusal(self, error: StoreFull, size: int) -> None:
+        """Record that a message was refused for lack of room; a failed flush has its own place in log and metrics."""
+        if isinstance(error, FlushFailed):
+            return
+        if self.refusal is None:
+            extra = {"bytes": size, "reason": str(error)}
+            log.warning("no room for a message, refusing those of its size until there is", extra=extra)
+        self._refused_bytes = size if self.refusal is None else max(size, self._refused_bytes)
+        self.refusal = error.reason
+
+    def probe_room(self) -> None:
+        """Forget the last refusal if the disk has room again for a message of its size. Blocks for an allocation."""
+        if self.refusal is None:
+            return
+        try:
+            self.commit_log.probe_room(self._refused_bytes + PROBE_MARGIN_BYTES)
+        except (StoreFull, OSError):
+            return
+        log.info("room for messages of the refused size again", extra={"bytes": self._refused_bytes})
+        self.refusal = None
 
     def _set_disk_full(self, full: bool) -> None:
         if full and not self.disk_full:

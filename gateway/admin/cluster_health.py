@@ -18,6 +18,8 @@ MAX_DISK_RATIO: Final = 0.85
 """Above it brokers delete old messages at any hour; above 0.9 official brokers refuse messages."""
 MAX_INDEX_BACKLOG_BYTES: Final = 64 * 1024 * 1024
 """Maximum number of stored bytes that are not in the queues yet, and so not readable."""
+STORE_TROUBLE: Final = "storeTrouble"
+"""The entry of the runtime information with the reason why our broker refuses messages at present."""
 MAX_QUEUE_WAIT_MS: Final = 1000
 """Official brokers refuse sends that wait for longer than 200 ms by default."""
 
@@ -79,6 +81,7 @@ def broker_row(
         "sendWaitMs": parse_integer_or(table.get("sendThreadPoolQueueHeadWaitTimeMills", ""), 0)
         if table
         else None,
+        "refusalReason": table.get(STORE_TROUBLE),
         "problem": problem or None,
     }
 
@@ -164,6 +167,9 @@ def check_broker(row: Mapping[str, Any]) -> Iterator[HealthCheck]:
             if ratio < MAX_DISK_RATIO
             else f"{ratio:.0%} is used: old messages are deleted early; add space or reduce fileReservedTime",
         )
+    refusal_reason = row.get("refusalReason")
+    detail = "" if refusal_reason is None else f"messages are refused: {refusal_reason}"
+    yield HealthCheck(subject, "takes messages", refusal_reason is None, detail)
     unreadable_bytes = row["unreadableBytes"]
     passed = unreadable_bytes < MAX_INDEX_BACKLOG_BYTES
     detail = (

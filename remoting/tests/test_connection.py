@@ -9,7 +9,7 @@ from codec.command import Command, encode_response
 from codec.constants import ResponseCode
 from codec.errors import FrameError
 from remoting import connection as connection_module
-from remoting.connection import MAX_REMARK_CHARS, Connection
+from remoting.connection import MAX_REMARK_CHARS, Connection, encode_failure
 from remoting.connection_state import StateSlot
 from remoting.declare import REQUESTS, Header, Request
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
@@ -726,3 +726,10 @@ async def test_connections_with_a_rest_share_one_turn(monkeypatch):
         assert not bench.connection._feed(b"".join(frame(ECHO, opaque) for opaque in range(20)))
         assert len(handled) <= 3
         nursery.cancel_scope.cancel()
+
+
+def test_a_failure_names_no_file_of_this_machine():
+    error = FileNotFoundError(2, "No such file or directory", "/var/lib/secret/commitlog")
+    answer = encode_failure(Command(10, 7, 0), error)
+    assert b"FileNotFoundError: No such file or directory" in answer
+    assert b"secret" not in answer

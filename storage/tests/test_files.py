@@ -7,7 +7,8 @@ import pytest
 
 from codec.batch import encode_batch
 from storage import files as files_module
-from storage.errors import FlushFailed, StoreFull
+from storage.append import NewMessage
+from storage.errors import FlushFailed, StoreFull, StoreUnwritable
 from storage.files import NEW_SUFFIX, DiskFiles
 from storage.store import MessageStore
 from storage.tests.support import FakeClock, small_config
@@ -228,3 +229,70 @@ def test_a_folder_that_gets_a_file_while_it_is_flushed_is_flushed_again(tmp_path
     flushed.append("again")
     files.flush(f"{tmp_path}/store/other")
     assert f"{tmp_path}/store" in flushed[flushed.index("again") :]
+
+
+def fill_log(store, queue_id):
+    while True:
+        store.append(NewMessage("t", queue_id, bytes(3000), b""))
+
+
+def make_read_only(monkeypatch):
+    """Let every opening of a file for writing fail, as after an error that made the file system read-only."""
+    opened = os.open
+
+    def open_for_reading(path, flags, *mode):
+        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+        return opened(path, flags, *mode)
+
+    monkeypatch.setattr(os, "open", open_for_reading)
+
+
+@pytest.mark.parametrize("flush_failed", [True, False])
+def test_a_read_only_file_system_refuses_messages_without_naming_a_file(tmp_path, monkeypatch, flush_failed):
+    store = MessageStore.open(small_config(root=str(tmp_path)), DiskFiles(), FakeClock())
+    store.append(NewMessage("t", 0, b"first", b""))
+
+    def fail(fd):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    if flush_failed:
+        monkeypatch.setattr(os, "fdatasync", fail)
+        with pytest.raises(FlushFailed):
+            store.flush()
+    make_read_only(monkeypatch)
+    for number in range(3):
+        with pytest.raises(FlushFailed if flush_failed else StoreUnwritable) as refusal:
+            fill_log(store, number)
+        assert str(tmp_path) not in refusal.value.reason
+    assert str(tmp_path) not in (store.trouble or str(tmp_path))
+    with pytest.raises(StoreUnwritable) as refusal:
+        DiskFiles().write_small(str(tmp_path / "table.json"), b"{}")
+    assert refusal.value.reason == "the disk cannot be written: Read-only file system"
+
+
+def test_messages_of_a_read_only_file_system_are_read(tmp_path, monkeypatch):
+    path = str(tmp_path / "file")
+    files = DiskFiles()
+    mapped = files.open_mapped(path, 4096)
+    mapped.buffer[:5] = b"bytes"
+    mapped.close()
+    make_read_only(monkeypatch)
+    assert bytes(files.open_mapped(path, 4096).view[:5]) == b"bytes"
+    with pytest.raises(StoreUnwritable):
+        files.open_mapped(path + "new", 4096)
+
+
+def test_a_flush_of_a_read_only_file_system_is_tried(tmp_path, monkeypatch):
+    """A flush that could not be tried would be repeated without end, and its answers wait for nothing."""
+    path = str(tmp_path / "file")
+    files = DiskFiles()
+    files.open_mapped(path, 4096)
+
+    def fail(fd):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    make_read_only(monkeypatch)
+    monkeypatch.setattr(os, "fdatasync", fail)
+    with pytest.raises(FlushFailed):
+        files.flush(path)

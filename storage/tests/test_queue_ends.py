@@ -8,7 +8,6 @@ from codec.message import decode_message
 from storage.append import NewMessage
 from storage.crash_files import CrashFiles
 from storage.deleted_topics import DeletedTopics
-from storage.errors import StoreFull
 from storage.store import MessageStore
 from storage.tests.support import FakeClock, small_config
 
@@ -87,25 +86,19 @@ def test_a_deleted_topic_begins_anew(kill: bool) -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-@pytest.mark.parametrize("note", ["durable", "no room", "lost"])
+@pytest.mark.parametrize("note", ["durable", "lost"])
 def test_ends_of_a_deleted_topic_that_a_power_cut_brings_back_do_not_count(
     seed: int, note: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file with the ends was deleted, which was not on the disk yet; neither was the deletion of the queues.
 
-    A full disk may have no room for the note of the deletion. If the note is lost, so is the deletion of the ends.
+    If the note of the deletion is lost, so is the deletion of the ends.
     """
-
-    def raise_store_full(*args: object) -> None:
-        raise StoreFull
-
     files, clock = filled(kill=False), FakeClock()
     store = MessageStore.open(CONFIG, files, clock)
     with monkeypatch.context() as patch:
         if note == "lost":
             patch.setattr(DeletedTopics, "add", lambda *deletion: None)
-        elif note == "no room":
-            patch.setattr(DeletedTopics, "_write", raise_store_full)
         store.delete_topic("a")
     store.append(NewMessage("a", 0, b"new", b""))
     store.flush()

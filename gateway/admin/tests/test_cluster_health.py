@@ -56,6 +56,7 @@ def row(**table: str) -> dict[str, Any]:
         ({"commitLogDiskRatio": "0.9"}, ["90% is used: old messages are deleted early"]),
         ({"commitLogDiskRatio": "-1"}, []),
         ({"dispatchBehindBytes": str(1 << 30)}, ["1,073,741,824 stored bytes are not readable yet"]),
+        ({"storeTrouble": "no room on disk"}, ["messages are refused: no room on disk"]),
         ({"sendThreadPoolQueueHeadWaitTimeMills": "5000"}, ["the oldest send waits for 5,000 ms"]),
     ],
 )

@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 
 EXPIRY_INTERVAL_S = 10.0
 SETTLE_INTERVAL_S = 1.0
+DISK_CHECK_INTERVAL_S = 1.0
 DRAIN_POLL_S = 0.01
 DELIVERY_PAUSE_S = 1.0
 # Longest sleep, so that a change of the wall clock, or a suspended machine, is noticed soon.
@@ -127,6 +128,7 @@ class BrokerService:
         self._repeat(nursery, "broadcast offsets", SCAN_INTERVAL_S, self._commit_broadcast_offsets)
         if store.message_index_enable:
             self._keep_running(nursery, "index", IndexBuilder(broker.store).run)
+        self._repeat(nursery, "disk space", DISK_CHECK_INTERVAL_S, self._check_disk_space)
         self._repeat(nursery, "expire files", store.clean_resource_interval_ms / 1000, self._remove_expired)
         checkpoint_s = store.flush_interval_consume_queue_ms / 1000
         self._repeat(nursery, "checkpoint", checkpoint_s, self._write_checkpoint)
@@ -236,6 +238,12 @@ class BrokerService:
             self.broker.timer_delivery.remove_expired_files()
         if self.broker.staged_batches is not None:
             await self.broker.staged_batches.remove_expired(self.broker.config.store.staged_reserved_hours)
+
+    def _check_disk_space(self) -> None:
+        """Raise StoreFull while the disk has no room for messages, so that this task fails, which `/readyz` shows."""
+        trouble = self.broker.store.trouble
+        if trouble is not None and self.broker.store.flushes.failure is None:
+            raise StoreFull(f"messages are refused: {trouble}")
 
     async def _write_checkpoint(self) -> None:
         store = self.broker.store

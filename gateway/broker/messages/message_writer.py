@@ -61,10 +61,12 @@ def store_refusal(error: Exception, max_message_bytes: int) -> RequestError:
             "the message is illegal, maybe msg body or properties length not matched. msg body length limit "
             f"{max_message_bytes}B, msg properties length limit 32KB.",
         )
+    # The text of a StoreFull names files of this machine, its reason does not.
+    reason = error.reason if isinstance(error, StoreFull) else str(error)
     return RequestError(
         ResponseCode.SERVICE_NOT_AVAILABLE,
         "service not available now. It may be caused by one of the following reasons: the broker's disk is full "
-        f"[{error}], messages are put to the slave, message store has been shut down, etc.",
+        f"[{reason}], messages are put to the slave, message store has been shut down, etc.",
     )
 
 

@@ -77,6 +77,8 @@ DISTRIBUTION: Final = (
     "[3~4s]:0 [4~5s]:0 [5~10s]:0 [10s~]:0 "
 )
 """Storing a message, without its flush, takes microseconds. Source: StoreStatsService, 5.4.0."""
+STORE_TROUBLE: Final = "storeTrouble"
+"""Our own entry of the runtime information: why messages are refused at present."""
 QUEUE_CAPACITIES: Final = {
     "sendThreadPoolQueueCapacity": "10000",
     "pullThreadPoolQueueCapacity": "100000",
@@ -249,6 +251,8 @@ def _describe_disk(broker: Broker) -> dict[str, str]:
         "remainHowManyDataToFlush": _bytes_text(unflushed_bytes),
         "earliestMessageTimeStamp": str(earliest_log_timestamp(broker.store)),
     }
+    if store.trouble is not None:
+        info[STORE_TROUBLE] = store.trouble
     return info | _describe_capacity(config.root)
 
 

@@ -262,7 +262,7 @@ LOG_DEFECTS: Final = (
     Defect(
         "messages-taken-after-a-failed-flush",
         Law.ACKNOWLEDGED,
-        change(FLUSH_GUARD, "            self._refuse_appends(str(error))\n", ""),
+        change(FLUSH_GUARD, "            self._refuse_appends(error)\n", ""),
         (TEST_FLUSH_GUARD,),
     ),
     Defect(

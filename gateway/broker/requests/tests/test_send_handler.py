@@ -11,12 +11,14 @@ from codec.message import iter_messages
 from codec.properties import decode_properties
 from codec.sysflag import BORN_HOST_V6, MULTI_TAGS, STORE_HOST_V6
 from codec.topics import dlq_topic, retry_topic
+from gateway.broker.assembly.metrics import store_metrics
 from gateway.tests.broker_world import World, count_garbage_of_refusals
 from gateway.tests.cluster import EPOCH_MS, Consumer, message, pull, settle, simulated
 from remoting.bodies.locks import LockBatchRequestBody
 from remoting.bodies.queues import MessageQueue
 from remoting.bodies.topics import TopicConfig
 from remoting.errors import RequestError
+from remoting.requests.admin import GetBrokerRuntimeInfo
 from remoting.requests.locks import LockBatchMq
 from remoting.requests.send import SendBatchMessage, SendMessage
 from storage.crash_files import CrashFiles
@@ -392,9 +394,10 @@ async def test_oneway_sends_are_stored_and_not_answered(cluster):
 
 
 @simulated
-async def test_a_full_disk_refuses_every_kind_of_send_until_there_is_room(cluster):
+async def test_a_full_disk_refuses_every_kind_of_send_until_there_is_room(cluster, caplog):
     files = CrashFiles()
-    broker, client = await started(cluster, files=files)
+    node = await cluster.add_broker(files=files)
+    broker, client = node.broker, cluster.dial(node.address)
     await client.ask(message(body=b"before"))
     batch = message(body=encode_batch([(0, b"x", b"")]), key=None, batch=True)
     broker.store.disk_full = True
@@ -417,8 +420,21 @@ async def test_a_full_disk_refuses_every_kind_of_send_until_there_is_room(cluste
             break
     assert codes == {FULL}
     count = broker.store.max_offset("orders", 0)
+    # Log, metric, runtime information and readiness agree, although the disk is not over its limit.
+    assert not broker.store.disk_full
+    assert caplog.text.count("no room for a message, refusing those of its size until there is") == 1
+    metrics = {metric.name: metric.value for metric in store_metrics("broker-a", broker.store)}
+    assert metrics == {"store_writable": 0, "store_flush_failed": 0, "store_disk_full": 1}
+    info = (await client.ask(GetBrokerRuntimeInfo())).data.table
+    assert info["storeTrouble"] == broker.store.trouble
+    await trio.sleep(2)
+    assert "disk space" in [health.name for health in node.service.tasks.failing]
     files.capacity_bytes = 1 << 40
     assert (await client.ask(message(body=b"after"))).queue_offset == count
+    await trio.sleep(12)
+    assert broker.store.trouble is None
+    assert "disk space" not in [health.name for health in node.service.tasks.failing]
+    assert "storeTrouble" not in (await client.ask(GetBrokerRuntimeInfo())).data.table
 
 
 @simulated
