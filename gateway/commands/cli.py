@@ -268,6 +268,11 @@ def main() -> None:
     metavar="PORT",
     help="Port of an HTTP API for tests (time, faults, reset); 0 for a free one. Needs --memory.",
 )
+@click.option(
+    "--register-at",
+    metavar="HOST:PORT[;HOST:PORT]",
+    help="Namesrvs elsewhere to register the brokers with as well; namesrvAddr of a file is not used.",
+)
 @broker_options
 @common_options
 def serve(**given: Any) -> None:
@@ -326,6 +331,7 @@ FLAG_KEYS = {
     "broker_port": "broker.listenPort",
     "port": "namesrv.listenPort",
     "namesrv_addr": "broker.namesrvAddr",
+    "register_at": "broker.namesrvAddr",
     "brokers": "brokers",
     "control": "controlPort",
     "grpc_port": "grpcServerPort",

@@ -51,6 +51,12 @@ class BrokerConfig:
     namesrv_addr: str = key(
         "namesrvAddr", "", "host:port[;host:port] of every namesrv to register with", pattern=ADDRESSES
     )
+    takes_over_name: bool = key(
+        "takeOverBrokerName",
+        False,
+        "whether to register with a namesrv elsewhere even if another live broker has this broker's name there",
+        unofficial=True,
+    )
     broker_ip: str = key(
         "brokerIP1",
         AUTO,

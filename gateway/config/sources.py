@@ -67,7 +67,8 @@ class ConfigError(ValueError):
 class SourceValue:
     """One value from a source: `origin` names the source in messages; `scope` is namesrv or broker.
 
-    `strict`: an unknown key is an error. `from_flags`: it was given on the command line.
+    `strict`: an unknown key is an error. `from_flags`: it was given on the command line. `from_file`: it is a line of a
+    configuration file.
     """
 
     name: str
@@ -76,6 +77,7 @@ class SourceValue:
     scope: str = "broker"
     strict: bool = True
     from_flags: bool = True
+    from_file: bool = False
 
 
 def load_config(
@@ -112,7 +114,9 @@ def values_of_file(path: str, scope: str, strict: bool = False) -> list[SourceVa
     except PropertiesError as problem:
         raise ConfigError(f"{path}:{problem.line}: {problem.reason}") from problem
     return [
-        SourceValue(entry.key, entry.value, f"{path}:{entry.line}", scope, strict, from_flags=False)
+        SourceValue(
+            entry.key, entry.value, f"{path}:{entry.line}", scope, strict, from_flags=False, from_file=True
+        )
         for entry in entries
     ]
 
@@ -176,6 +180,10 @@ def assemble(role: Role, source_values: Iterable[SourceValue]) -> ServeConfig:
             notices[notice] = None
         else:
             table, key = declared
+            if role == "serve" and source_value.from_file and key.name == "namesrvAddr":
+                if source_value.text.strip(" ;"):
+                    notices[_notice_of_namesrv(source_value)] = None
+                continue
             if _means_default(key, source_value):
                 notices[f"{source_value.origin}: {key.name} is empty, so it has no effect"] = None
                 continue
@@ -304,6 +312,18 @@ def _check_grpc(role: Role, process: ProcessConfig) -> None:
             "grpcServerPort (--grpc-port) and controlPort (--control) exclude each other: the servers for tests have "
             "no gRPC port. Leave one of them out"
         )
+
+
+def _notice_of_namesrv(source_value: SourceValue) -> str:
+    """Return that a file's namesrvs are not registered with.
+
+    The file is usually that of another broker, whose clients would be sent to this one.
+    """
+    address = source_value.text.strip()
+    return (
+        f"{source_value.origin}: namesrvAddr={address} is ignored, because `serve` has a namesrv of its own. "
+        f'To register there as well, pass --register-at "{address}"'
+    )
 
 
 def _notice_of_unknown(source_value: SourceValue) -> str:

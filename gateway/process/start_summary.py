@@ -43,6 +43,8 @@ def log_start(
     log.info(
         "security", extra={"tls": describe_tls(config.tls), "access_control": describe_access(config.auth)}
     )
+    if config.namesrv is not None:
+        _warn_of_registrations(config)
     log.info("next step", extra={"do": _next_step(config, namesrv)})
 
 
@@ -61,6 +63,16 @@ def describe_access(auth: AuthConfig) -> str:
     if not auth.authentication_enabled:
         return "off: whoever reaches the ports may do everything"
     return "ACL 2.0: users and policies" if auth.authorization_enabled else "ACL 2.0: users, no policies"
+
+
+def _warn_of_registrations(config: ServeConfig) -> None:
+    """Say which brokers register elsewhere, too: clients of those namesrvs are sent here."""
+    for broker in config.brokers:
+        if broker.namesrv_addr:
+            log.warning(
+                "registers with namesrvs elsewhere, whose clients are sent here",
+                extra={"broker": broker.broker_name, "namesrvs": broker.namesrv_addr},
+            )
 
 
 def _next_step(config: ServeConfig, namesrv: str | None) -> str:

@@ -31,11 +31,19 @@ from remoting.bodies.topics import TopicConfig, TopicConfigAndMappingSerializeWr
 from remoting.client import open_client
 from remoting.connection import Connection
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
-from remoting.requests.namesrv import GetRouteInfoByTopic, RegisterBroker, UnregisterBroker
+from remoting.requests.namesrv import (
+    GetBrokerClusterInfo,
+    GetRouteInfoByTopic,
+    RegisterBroker,
+    UnregisterBroker,
+)
 
 log = logging.getLogger(__name__)
 
+SUPERVISOR: Final = "supervisor"
 RETRY_INTERVAL_S: Final = 1.0
+LIVENESS_TIMEOUT_S: Final = 3.0
+"""Time in which the owner of a broker name must accept a connection to count as alive."""
 UNREGISTER_TIMEOUT_S: Final = 1.0
 UNHURRIED_TOPICS: Final = 1_000
 PAUSE_S_PER_TOPIC: Final = 20e-6
@@ -43,7 +51,13 @@ PAUSE_S_PER_TOPIC: Final = 20e-6
 its time on registrations, not all of it."""
 Dial = Callable[[str, int], AbstractAsyncContextManager[Connection]]
 OpenConnection = Callable[[], AbstractAsyncContextManager[Connection]]
-FAILURES: Final = (OSError, RemotingClosed, RemotingTimeout, RequestError)
+
+
+class NameTaken(Exception):
+    """Another live broker is registered under this broker's name."""
+
+
+FAILURES: Final = (OSError, RemotingClosed, RemotingTimeout, RequestError, NameTaken)
 
 
 def split_addresses(text: str) -> list[tuple[str, int]]:
@@ -91,6 +105,7 @@ class Registrar:
         sign: Callable[[Command], None] | None = None,
     ) -> None:
         self._sign = sign
+        self._dial = dial
         self._leaving = False
         self._registered: tuple[int, str, int] | None = None
         self._broker = broker
@@ -101,7 +116,7 @@ class Registrar:
             for address in split_addresses(broker.config.namesrv_addr)
         ]
         if open_supervisor is not None:
-            self._connections.insert(0, NamesrvConnection(self, "supervisor", open_supervisor))
+            self._connections.insert(0, NamesrvConnection(self, SUPERVISOR, open_supervisor))
         broker.topics.add_listener(self._topics_changed)
         broker.routes.add_source(self.find_route)
 
@@ -175,6 +190,40 @@ class Registrar:
         """Return the address to register: with ``auto``, the one from which this connection reaches the namesrv."""
         host = self._broker.config.broker_ip
         return join_address(connection.local[0] if host == AUTO else host, self._shown_port)
+
+    async def check_name(self, connection: Connection) -> None:
+        """Raise NameTaken if the namesrv knows another live broker by this broker's name.
+
+        It would lose its route and its clients to this broker. A broker that is gone does not count, although a namesrv
+        lists it for two minutes. A namesrv that does not answer the question is not asked again.
+        """
+        config = self._broker.config
+        if config.takes_over_name:
+            return
+        try:
+            cluster = (await connection.ask(GetBrokerClusterInfo(), sign=self.sign)).data
+        except RequestError as problem:
+            log.debug("brokers of the namesrv not listed", extra={"reason": str(problem)})
+            return
+        namesake = cluster.broker_addr_table.get(config.broker_name)
+        owner = namesake.broker_addrs.get(config.broker_id) if namesake is not None else None
+        if owner and owner != self.address_through(connection) and await self._is_another_broker(owner):
+            raise NameTaken(
+                f"the live broker at {owner} has the name {config.broker_name} there. Set another brokerName, "
+                "or takeOverBrokerName=true to take its clients over"
+            )
+
+    async def _is_another_broker(self, address: str) -> bool:
+        """Return True if something else than this broker accepts connections at an address."""
+        try:
+            ((host, port),) = split_addresses(address)
+            with trio.move_on_after(LIVENESS_TIMEOUT_S):
+                async with self._dial(host, port) as connection:
+                    is_own_host = connection.local[0] == connection.remote[0]
+                    return not (is_own_host and port == self._port)
+        except* (ValueError, *FAILURES):
+            pass
+        return False
 
     def registration_request(self, connection: Connection) -> RegisterBroker:
         """Return the registration of all topics."""
@@ -269,6 +318,7 @@ class NamesrvConnection:
         self._connection: Connection | None = None
         self._reachable = True
         self._is_unregistered = False
+        self._name_is_ours = name == SUPERVISOR
         self.changed = trio.Event()
 
     async def run(self) -> None:
@@ -285,10 +335,13 @@ class NamesrvConnection:
 
     async def _keep_registered(self, connection: Connection) -> None:
         connection.on_close(lambda _: self.changed.set())
+        if not self._name_is_ours:
+            await self._registrar.check_name(connection)
         while not connection.closed and not self._is_unregistered:
             self.changed = trio.Event()
             request = self._registrar.registration_request(connection)
             await connection.ask(request, self._registrar.timeout_s, self._registrar.finish_registration)
+            self._name_is_ours = True
             self._note_success()
             await self._registrar.pause_between_registrations()
             with trio.move_on_after(self._registrar.period_s):

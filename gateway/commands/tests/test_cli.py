@@ -77,6 +77,13 @@ def test_namesrv_and_broker_apart(started: list[ServeConfig]) -> None:
     )
 
 
+def test_serve_registers_elsewhere_by_a_flag(started: list[ServeConfig]) -> None:
+    invoke("serve", "--register-at", "a:1; b:2")
+    assert started[0].brokers[0].namesrv_addr == "a:1;b:2"
+    assert started[0].namesrv is not None
+    assert '--register-at: namesrvAddr: invalid value "a,b"' in refused("serve", "--register-at", "a,b")
+
+
 def test_environment_and_files(
     started: list[ServeConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -155,6 +155,20 @@ def test_unknown_and_unsupported_keys_of_files_are_named_once(tmp_path: Path) ->
     assert notices[3].startswith("--set brokerRole: brokerRole belongs to replication")
 
 
+def test_serve_does_not_register_where_a_file_says(tmp_path: Path) -> None:
+    """A laptop that served a production broker's file took the route of production."""
+    path = written(tmp_path / "broker.conf", "namesrvAddr=prod:9876; prod2:9876\n")
+    config = load_config("serve", [path])
+    assert config.brokers[0].namesrv_addr == ""
+    (notice,) = config.notices
+    assert notice.startswith(f"{path}:1: namesrvAddr=prod:9876; prod2:9876 is ignored")
+    assert notice.endswith('--register-at "prod:9876; prod2:9876"')
+    assert load_config("broker", [path]).brokers[0].namesrv_addr == "prod:9876;prod2:9876"
+    assert load_config("serve", [path], sets=["namesrvAddr=h:1"]).brokers[0].namesrv_addr == "h:1"
+    variable = {"RMQ_GATEWAY_NAMESRV_ADDR": "h:1"}
+    assert load_config("serve", [path], variable).brokers[0].namesrv_addr == "h:1"
+
+
 @pytest.mark.parametrize(
     "line",
     [

@@ -47,6 +47,16 @@ def test_a_server_in_memory_and_a_broker_without_a_namesrv(lines):
     assert "http=" not in text
 
 
+def test_a_server_that_registers_elsewhere_says_so(lines):
+    broker = broker_config(broker_name="broker-a", namesrv_addr="prod:9876")
+    log_start(ServeConfig(brokers=(broker,)), "127.0.0.1:9876", {"broker-a": "127.0.0.1:10911"}, None)
+    (line,) = [each for each in lines() if "registers" in each]
+    assert line.endswith(
+        "registers with namesrvs elsewhere, whose clients are sent here broker=broker-a namesrvs=prod:9876"
+    )
+    assert "WARNING" in line
+
+
 def test_security_in_words():
     assert describe_tls(TlsConfig(mode="disabled")) == "off"
     assert describe_tls(TlsConfig(mode="enforcing", certificate="/c.pem")) == "required; own certificate"

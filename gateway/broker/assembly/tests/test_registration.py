@@ -335,3 +335,36 @@ async def test_many_topics_are_not_registered_at_every_change(cluster):
     assert 9 <= count <= 12, "the pause is 0.1 s for 5,000 topics above 1,000"
     await trio.sleep(1)
     assert await route(cluster, "new-99")
+
+
+@simulated
+async def test_a_name_that_a_live_broker_has_is_not_taken_from_it(cluster, caplog):
+    """The configuration of a production broker, started on a laptop, took the route of production."""
+    await cluster.namesrv()
+    owner = await cluster.add_broker()
+    newcomer = await cluster.add_broker()
+    assert newcomer.address != owner.address
+    await trio.sleep(30)
+    assert await route(cluster, "TBW102") == {"broker-a": (":".join(map(str, owner.address)), 8)}
+    (refusal,) = [each for each in caplog.records if each.message == "registration with namesrv failed"]
+    assert "the live broker at 10.0.1.1:10911 has the name broker-a there" in refusal.reason
+    assert "takeOverBrokerName=true" in refusal.reason
+    await owner.stop()
+    await trio.sleep(5)
+    assert (await route(cluster, "TBW102"))["broker-a"][0].startswith(newcomer.address[0])
+
+
+@simulated
+async def test_a_name_is_taken_over_if_that_is_wanted_or_its_broker_is_dead(cluster):
+    await cluster.namesrv()
+    owner = await cluster.add_broker()
+    second = await cluster.add_broker(takes_over_name=True)
+    assert (await route(cluster, "TBW102"))["broker-a"][0].startswith(second.address[0])
+    await owner.stop()
+    dead = RegisterBroker(
+        broker_name="broker-x", broker_addr="10.9.9.9:10911", cluster_name="c", ha_server_addr="10.9.9.9:10912",
+        broker_id=0, enable_acting_master=False, compressed=False, body_crc32=0,
+    )  # fmt: skip
+    await cluster.dial(NAMESRV).ask(dead)
+    third = await cluster.add_broker("broker-x")
+    assert (await route(cluster, "TBW102"))["broker-x"][0].startswith(third.address[0])
