@@ -89,7 +89,7 @@ class BrokerLimits:
     max_long_polls: int = limit(
         "maxLongPolls",
         100_000,
-        "maximum number of waiting pulls, pops and notifications; a further one is answered at once",
+        "maximum number of waiting pulls, pops and notifications, counted together; a further one is answered at once",
     )
     max_suspend_ms: int = limit(
         "maxSuspendTimeMillis",

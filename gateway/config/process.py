@@ -1,6 +1,7 @@
 """The configuration of one process: keys of the namesrv, of connections and of the process, and `ServeConfig`.
 
-`sources.py` fills it from files, environment and flags.
+`sources.py` fills it from files, environment and flags. The keys of a broker are in `broker.py`; this module hands its
+`BrokerConfig` on, because a process is made of both.
 """
 
 from dataclasses import dataclass, field
