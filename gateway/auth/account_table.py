@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import partial
 from typing import Final
 
 from codec.constants import ResponseCode
@@ -22,7 +23,7 @@ from gateway.auth.policies import (
     parse_policies,
 )
 from gateway.auth.resources import Resource, find_named
-from gateway.runtime.config_file import ConfigFile, SettingsTable
+from gateway.runtime.config_file import ConfigFile, SettingsTable, replace_entry
 from gateway.runtime.saved_tables import dump_table, load_table, parse_entries, parse_name
 from remoting.bodies.auth import AclInfo, UserInfo
 from remoting.errors import RequestError
@@ -81,7 +82,15 @@ def user_of_subject(subject: str | None) -> str:
     return name
 
 
-class UserTable(SettingsTable):
+class AccountTable(SettingsTable):
+    """Base of the tables of accounts, whose changes are on the disk before they are answered."""
+
+    def _write(self, data: bytes) -> None:
+        self.file.save(data)
+        self.file.is_behind = False
+
+
+class UserTable(AccountTable):
     """The users by name."""
 
     def __init__(self, file: ConfigFile) -> None:
@@ -125,13 +134,17 @@ class UserTable(SettingsTable):
 
     def put(self, user: User) -> None:
         """Add or replace a user."""
-        self.users[user.name] = user
-        self._dirty = True
+        self._set(user.name, user)
 
     def delete(self, name: str) -> None:
         """Remove a user, if there is one."""
-        if self.users.pop(name, None) is not None:
-            self._dirty = True
+        if name in self.users:
+            self._set(name, None)
+
+    def _set(self, name: str, user: User | None) -> None:
+        before = self.users.get(name)
+        replace_entry(self.users, name, user)
+        self.note_change(partial(replace_entry, self.users, name, before))
 
     def encode_slices(self) -> Iterator[bytes]:
         """Yield the content of users.json."""
@@ -140,7 +153,7 @@ class UserTable(SettingsTable):
         )
 
 
-class PolicyTable(SettingsTable):
+class PolicyTable(AccountTable):
     """The policies by user name."""
 
     def __init__(self, file: ConfigFile) -> None:
@@ -164,13 +177,17 @@ class PolicyTable(SettingsTable):
 
     def put(self, user: str, policies: Policies) -> None:
         """Set the policies of a user."""
-        self.policies[user] = policies
-        self._dirty = True
+        self._set(user, policies)
 
     def delete(self, user: str) -> None:
         """Remove all policies of a user."""
-        if self.policies.pop(user, None) is not None:
-            self._dirty = True
+        if user in self.policies:
+            self._set(user, None)
+
+    def _set(self, user: str, policies: Policies | None) -> None:
+        before = self.policies.get(user)
+        replace_entry(self.policies, user, policies)
+        self.note_change(partial(replace_entry, self.policies, user, before))
 
     def delete_entry(self, user: str, kind: PolicyType, resource: Resource | None) -> None:
         """Remove the entry for a resource; without one, all policies of the user. Raises AccountError."""

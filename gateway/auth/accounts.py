@@ -20,6 +20,7 @@ from gateway.auth.request_needs import NeedContext
 from gateway.config.auth import AuthConfig
 from gateway.runtime.config_file import ConfigFile
 from remoting.acl import Credentials
+from remoting.errors import RequestError
 from remoting.file_watch import FileWatch
 from toolkit.settings import SettingsError
 
@@ -55,10 +56,25 @@ class StoredAccounts:
         return False
 
     async def save(self) -> None:
-        """Write changes and wait for the disk. A failure is logged; the next change tries again."""
+        """Write what could not be written before. A failure is logged."""
         for table in (self.users, self.policy_table):
             await table.save_changes()
-            await table.settle()
+
+    async def delete_user(self, name: str) -> None:
+        """Delete a user with its policies, durably. Raises RequestError if that cannot be written."""
+        policies = self.policy_table.policies.get(name)
+        # The policies first: a user without policies may do nothing, while policies without their user would be those
+        # of the next user of that name.
+        async with self.policy_table.stored_change():
+            self.policy_table.delete(name)
+        try:
+            async with self.users.stored_change():
+                self.users.delete(name)
+        except RequestError:
+            if policies is not None:
+                self.policy_table.put(name, policies)
+                await self.policy_table.save_changes()
+            raise
 
     def persist(self) -> None:
         """Write changes and wait for the disk; blocks."""

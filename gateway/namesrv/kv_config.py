@@ -38,8 +38,11 @@ class KvConfig:
         self._entry_count += entries
         self._byte_count += size
 
-    def put(self, namespace: str, key: str, value: str) -> None:
-        """Set a value. Raises RequestError at a limit, but never for a value that gets smaller."""
+    def put(self, namespace: str, key: str, value: str) -> Callable[[], None]:
+        """Set a value, and return a function that takes this back.
+
+        Raises RequestError at a limit, but never for a value that gets smaller.
+        """
         namespace, key, value = map(_storable, (namespace, key, value))
         entries_of_namespace = self._namespaces.get(namespace)
         previous = None if entries_of_namespace is None else entries_of_namespace.get(key)
@@ -53,6 +56,24 @@ class KvConfig:
         self._count(entries, size)
         self.version += 1
         self._namespaces.setdefault(namespace, {})[key] = value
+        return partial(
+            self._put_back, namespace, key, previous, is_new_namespace=entries_of_namespace is None
+        )
+
+    def _put_back(
+        self, namespace: str, key: str, value: str | None, *, is_new_namespace: bool = False
+    ) -> None:
+        """Restore a value, None for none, after a change that could not be stored."""
+        values = self._namespaces[namespace]
+        for text, change in ((values.pop(key, None), -1), (value, 1)):
+            if text is not None:
+                self._count(change, change * (_size(key) + _size(text)))
+        if value is not None:
+            values[key] = value
+        elif is_new_namespace and not values:
+            del self._namespaces[namespace]
+            self._count(-1, -_size(namespace))
+        self.version += 1
 
     def _check_limits(self, entries: int, size: int) -> None:
         if entries > 0 and self._entry_count + entries > self.limits.max_kv_entries:
@@ -69,12 +90,16 @@ class KvConfig:
     def get(self, namespace: str, key: str) -> str | None:
         return self._namespaces.get(namespace, {}).get(key)
 
-    def delete(self, namespace: str, key: str) -> None:
-        """Remove a value. As in the official namesrv, an empty namespace stays."""
+    def delete(self, namespace: str, key: str) -> Callable[[], None]:
+        """Remove a value, and return a function that takes this back. As in the official namesrv, an empty namespace
+        stays.
+        """
         previous = self._namespaces.get(namespace, {}).pop(key, None)
-        if previous is not None:
-            self.version += 1
-            self._count(-1, -_size(key) - _size(previous))
+        if previous is None:
+            return lambda: None
+        self.version += 1
+        self._count(-1, -_size(key) - _size(previous))
+        return partial(self._put_back, namespace, key, previous)
 
     def namespace_values(self, namespace: str) -> dict[str, str] | None:
         """Return all values of a namespace, None when it never had one."""

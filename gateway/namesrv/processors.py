@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from codec.command import Command
@@ -279,8 +280,8 @@ def register_topic(namesrv: Namesrv, request: ask.RegisterTopicInNamesrv) -> Non
 @ask.PutKvConfig.on(handlers)
 def put_kv_config(namesrv: Namesrv, request: ask.PutKvConfig, call: Call) -> AnswersLater | None:
     _check_room(namesrv.kv_file, call)
-    namesrv.kv_config.put(request.namespace, request.key, request.value)
-    return _answer_when_stored(namesrv.kv_file, call)
+    undo = namesrv.kv_config.put(request.namespace, request.key, request.value)
+    return _answer_when_stored(namesrv.kv_file, undo, call)
 
 
 def _check_room(file: CoalescedFile | None, call: Call) -> None:
@@ -290,14 +291,16 @@ def _check_room(file: CoalescedFile | None, call: Call) -> None:
         raise RequestError(ResponseCode.SYSTEM_BUSY, "[OVERLOAD]too many changes wait for the disk")
 
 
-def _answer_when_stored(file: CoalescedFile | None, call: Call) -> AnswersLater | None:
-    """Answer a change once it is on the disk. Without a file the answer is given at once."""
+def _answer_when_stored(
+    file: CoalescedFile | None, undo: Callable[[], None], call: Call
+) -> AnswersLater | None:
+    """Answer a change once it is on the disk, or undone. Without a file the answer is given at once."""
     if file is None:
         return None
     command = call.command
     # A bare command: otherwise every waiting request would hold its header fields and body in memory.
     waiting = Call(call.connection, Command(command.code, command.opaque, command.flag))
-    call.connection.spawn(_answer_later, file.request_write(), waiting)
+    call.connection.spawn(_answer_later, file.request_write(undo), waiting)
     return ANSWERS_LATER
 
 
@@ -305,7 +308,7 @@ async def _answer_later(write: PendingWrite, call: Call) -> None:
     try:
         await write.wait()
     except StoreFailed as error:
-        call.fail(refused(f"the change is in effect until the namesrv stops, but cannot be written: {error}"))
+        call.fail(refused(f"the change was not stored and is undone: it cannot be written ({error})"))
     else:
         call.reply(None)
 
@@ -322,8 +325,8 @@ def get_kv_config(namesrv: Namesrv, request: ask.GetKvConfig) -> ask.GetKvConfig
 @ask.DeleteKvConfig.on(handlers)
 def delete_kv_config(namesrv: Namesrv, request: ask.DeleteKvConfig, call: Call) -> AnswersLater | None:
     _check_room(namesrv.kv_file, call)
-    namesrv.kv_config.delete(request.namespace, request.key)
-    return _answer_when_stored(namesrv.kv_file, call)
+    undo = namesrv.kv_config.delete(request.namespace, request.key)
+    return _answer_when_stored(namesrv.kv_file, undo, call)
 
 
 @ask.GetKvListByNamespace.on(handlers)
@@ -361,8 +364,9 @@ def update_config(namesrv: Namesrv, request: ask.UpdateNamesrvConfig, call: Call
         raise RequestError(ResponseCode.SYSTEM_ERROR, f"string2Properties error: {problem}") from problem
     if change.refusal:
         raise RequestError(ResponseCode.SYSTEM_ERROR, change.refusal)
+    undo = partial(apply_config, namesrv, namesrv.config)
     apply_config(namesrv, change.config)
-    return _answer_when_stored(namesrv.settings_file, call)
+    return _answer_when_stored(namesrv.settings_file, undo, call)
 
 
 @ask.GetNamesrvConfig.on(handlers)

@@ -5,8 +5,8 @@ Theory of operation
 A write to the disk takes milliseconds, so none happens on the event loop. A table changes in memory at once; the
 request that changed it calls `CoalescedFile.request_write` and waits for that write. `run` writes in a thread, one
 write at a time: the requests that arrive meanwhile share the next write, so a flood of changes costs one write for each
-trip to the disk. A write that fails is reported to every request that waited for it. The table keeps the change, and
-the next write contains it.
+trip to the disk. A write that fails is reported to every request that waited for it, and to those that arrived
+meanwhile: their changes are undone, newest first, since an older state could not be restored below a newer change.
 
 Invariant: the write that `request_write` returns begins after the call, so it contains every change made before.
 """
@@ -94,7 +94,7 @@ def _flush_directory(path: str) -> None:
 
 
 class StoreFailed(Exception):
-    """A change is in effect, but could not be written to its file."""
+    """A change could not be written to its file, and has been undone."""
 
 
 class PendingWrite:
@@ -102,6 +102,7 @@ class PendingWrite:
 
     def __init__(self) -> None:
         self.requests = 0
+        self.undo_steps: list[Callable[[], None]] = []
         self._ended = trio.Event()
         self._failure: Exception | None = None
 
@@ -113,7 +114,9 @@ class PendingWrite:
         """Wait until the content is on the disk. Raises StoreFailed."""
         await self._ended.wait()
         if self._failure is not None:
-            raise StoreFailed(str(self._failure)) from self._failure
+            # The text of an OSError names the file, which is for the log only.
+            reason = self._failure.strerror if isinstance(self._failure, OSError) else None
+            raise StoreFailed(reason or str(self._failure)) from self._failure
 
 
 class CoalescedFile:
@@ -132,10 +135,11 @@ class CoalescedFile:
         self._changed = trio.Event()
         self._is_failing = False
 
-    def request_write(self) -> PendingWrite:
-        """Have `run` write the content as it is now, or newer."""
+    def request_write(self, undo: Callable[[], None] = lambda: None) -> PendingWrite:
+        """Have `run` write the content as it is now, or newer. ``undo`` takes the change back if that fails."""
         self._changed.set()
         self._next.requests += 1
+        self._next.undo_steps.append(undo)
         return self._next
 
     @property
@@ -171,4 +175,13 @@ class CoalescedFile:
                 log.error("file cannot be written", extra={"path": file.path, "reason": str(error)})
         finally:
             self._is_failing = failure is not None
+            if failure is not None:
+                self._undo(pending, failure)
             pending.end(failure)
+
+    def _undo(self, pending: PendingWrite, failure: Exception) -> None:
+        """Undo the changes of a write that failed, and those made since."""
+        later, self._next, self._changed = self._next, PendingWrite(), trio.Event()
+        for undo in reversed(pending.undo_steps + later.undo_steps):
+            undo()
+        later.end(failure)

@@ -6,13 +6,15 @@ slices between which other tasks run; a thread writes the bytes.
 """
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import Protocol, TypeVar
 
 import trio
 
+from codec.constants import ResponseCode
 from gateway.runtime.run_blocking import RunBlocking
 from remoting.errors import RequestError
 from storage.errors import StoreFull
@@ -195,6 +197,14 @@ class ConfigFile:
         return True
 
 
+def replace_entry(table: dict[str, T], key: str, value: T | None) -> None:
+    """Set an entry of a table, or remove it if ``value`` is None."""
+    if value is None:
+        table.pop(key, None)
+    else:
+        table[key] = value
+
+
 class ChangingTable:
     """Base of tables that change continually: written at intervals and when the broker stops.
 
@@ -274,19 +284,60 @@ class ChangingTable:
 class SettingsTable(ChangingTable):
     """Base of tables of settings, such as topics: written soon after a change, and before an administrator's answer.
 
-    Once written, the file survives a killed process; after the next `settle` also a power failure. A failure to write
-    is logged, the change takes effect nevertheless, and the next save tries again. Source: ConfigManager.persist,
-    5.4.0.
+    Once written, the file survives a killed process; after the next `settle` also a power failure.
+
+    A change that an administrator is told of is made within `stored_change`: if it cannot be written, it is undone and
+    refused. A change that the broker makes by itself, such as a topic created by a send, stays in effect, and the next
+    save tries again. Deviation: the official broker logs that a file cannot be written, and confirms the change.
+    Source: ConfigManager.persist, 5.4.0.
+
+    Several changes share one write. If it fails, all changes since the last write are undone, newest first, those that
+    came during the write included: an older state could not be restored below a newer change.
     """
 
     def __init__(self, file: ConfigFile) -> None:
         super().__init__(file)
         self._changed = trio.Event()
+        # How to undo the changes that are not in the file yet, oldest first.
+        self._undo_steps: list[Callable[[], None]] = []
+        self._failed_saves = 0
+        self._last_failure = ""
 
-    def note_change(self) -> None:
-        """Record that the table differs from its file."""
+    def note_change(self, undo: Callable[[], None] | None = None) -> None:
+        """Record that the table differs from its file. ``undo`` takes the change back if it cannot be written."""
+        if undo is not None:
+            self._undo_steps.append(undo)
         self._dirty = True
         self._changed.set()
+
+    @asynccontextmanager
+    async def stored_change(self) -> AsyncIterator[None]:
+        """Write the changes made within the context before it ends. If that fails, undo them and raise RequestError."""
+        failed_saves = self._failed_saves
+        yield
+        if self._failed_saves == failed_saves:
+            await self.save_changes()
+        elif self._undo_steps:
+            # Another request's write failed meanwhile, and undid the first part of these changes.
+            self._undo_changes(self._last_failure)
+        if self._failed_saves != failed_saves:
+            name = os.path.basename(self.file.path)
+            remark = (
+                f"the change was not stored and is undone: {name} cannot be written ({self._last_failure})"
+            )
+            raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
+
+    def _undo_changes(self, reason: str) -> None:
+        steps, self._undo_steps = self._undo_steps, []
+        self._failed_saves += 1
+        self._last_failure = reason
+        for step in reversed(steps):
+            step()
+        if steps:
+            log.warning(
+                "changes that cannot be stored undone", extra={"path": self.file.path, "changes": len(steps)}
+            )
+        self.note_change()
 
     async def wait_until_dirty(self) -> None:
         """Wait until there is something to save."""
@@ -302,13 +353,34 @@ class SettingsTable(ChangingTable):
         """Write the file if something changed, and wait for the disk. A failure is logged."""
         with self._failures_logged():
             super().persist()
+            self._undo_steps.clear()
         if not self.file.flush():
             self._dirty = True
 
     async def save_changes(self) -> None:
-        """Write the file if something changed. Every change made before the call is written, unless the disk fails."""
-        with self._failures_logged():
-            await super().save_changes()
+        """Write the file if something changed. Every change made before the call is written.
+
+        If the disk fails, that is logged, and the changes are undone that have a way to be undone.
+        """
+        async with self._saving:
+            self.prepare_save()
+            if not self._dirty and not self.file.is_missing:
+                return
+            covered = len(self._undo_steps)
+            self._dirty = False
+            try:
+                content = await self.encode()
+                await self.file.run_blocking(partial(self._write, content))
+            except (StoreFull, OSError) as error:
+                self.file.report_failure(error)
+                self._undo_changes(
+                    error.reason if isinstance(error, StoreFull) else error.strerror or str(error)
+                )
+            except BaseException:
+                self._dirty = True
+                raise
+            else:
+                del self._undo_steps[:covered]
 
     async def settle(self) -> None:
         """Wait in a thread until what was written is safe from a power failure. A failure is logged."""

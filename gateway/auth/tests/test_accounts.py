@@ -1,7 +1,9 @@
 import json
 
 import pytest
+import trio
 
+from gateway.auth.account_table import ACLS_FILE, USERS_FILE, PolicyTable, User, UserTable
 from gateway.auth.accounts import AuthConfigError, StoredAccounts, open_accounts
 from gateway.auth.plain_acl import PlainAccounts
 from gateway.auth.resources import Action, parse_resource
@@ -10,6 +12,9 @@ from gateway.config.process import BrokerConfig, ProcessConfig, ServeConfig
 from gateway.config.sources import load_config
 from gateway.process.access import ProcessAccess
 from gateway.runtime.config_file import ConfigFile
+from remoting.bodies.auth import AclInfo, PolicyEntryInfo, PolicyInfo
+from remoting.errors import RequestError
+from storage.errors import StoreFull
 from storage.files import MemoryFiles
 
 ROOT = json.dumps({"username": "root", "password": "open sesame"})
@@ -111,3 +116,47 @@ def test_users_in_memory_need_one_process():
     config = ServeConfig(auth=auth, process=ProcessConfig(memory=True, processes=True))
     with pytest.raises(AuthConfigError, match="cannot be combined with --memory and --processes"):
         ProcessAccess(config, run_blocking=None)
+
+
+class FullFiles(MemoryFiles):
+    """Files of which those with a name in ``full`` cannot be written."""
+
+    full: tuple[str, ...] = ()
+
+    def write_small(self, path: str, data: bytes, backup: str | None = None) -> None:
+        if path in self.full:
+            raise StoreFull(f"no room for {path}", "no room on disk")
+        super().write_small(path, data, backup)
+
+
+async def run_now(work, *arguments):
+    return work(*arguments)
+
+
+@pytest.mark.parametrize("full", [(USERS_FILE,), (ACLS_FILE,), (USERS_FILE, ACLS_FILE)])
+def test_a_user_whose_deletion_cannot_be_stored_stays(full):
+    files = FullFiles()
+
+    def opened():
+        return StoredAccounts(
+            UserTable(ConfigFile(files, USERS_FILE, run_now)),
+            PolicyTable(ConfigFile(files, ACLS_FILE, run_now)),
+        )
+
+    accounts = opened()
+    accounts.users.put(User("alice", "secret"))
+    entry = PolicyEntryInfo(resource="Topic:t", actions=["Pub"], decision="Allow")
+    policies = AclInfo(policies=[PolicyInfo(policy_type="Custom", entries=[entry])])
+    accounts.policy_table.put_entries("alice", policies)
+    accounts.persist()
+    files.full = full
+    with pytest.raises(RequestError, match="the change was not stored and is undone"):
+        trio.run(accounts.delete_user, "alice")
+    for present in (accounts, opened()):
+        assert "alice" in present.users.users
+        assert "alice" in present.policy_table.policies
+    files.full = ()
+    trio.run(accounts.delete_user, "alice")
+    for present in (accounts, opened()):
+        assert not present.users.users
+        assert not present.policy_table.policies

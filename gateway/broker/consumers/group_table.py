@@ -8,7 +8,7 @@ is killed before that, the group is created again by its next heartbeat.
 """
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from codec import topics as topic_names
 from codec.java_numbers import I32, quoted, read_json_integer
@@ -18,7 +18,7 @@ from gateway.broker.topics.encoded_entries import EncodedEntries
 from gateway.broker.topics.limit_errors import limit_error
 from gateway.broker.topics.topic_table import count_change
 from gateway.config.limits import BrokerLimits
-from gateway.runtime.config_file import ConfigFile, SettingsTable
+from gateway.runtime.config_file import ConfigFile, SettingsTable, replace_entry
 from gateway.runtime.saved_tables import load_table, parse_entries, parse_name, parse_version
 from remoting.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupWrapper
 from remoting.bodies.queues import DataVersion
@@ -107,7 +107,18 @@ class GroupTable(SettingsTable):
             present = None if previous is None else previous.attributes
             config.attributes = apply_changes(GROUP_ATTRIBUTES, present, config.attributes)
             self._check_size(config)
-        self._store_configs(configs)
+        before = [(config.group_name, self.table.get(config.group_name)) for config in configs]
+        self._store_configs(configs, lambda: self._put_back(before))
+
+    def _put_back(self, entries: list[tuple[str, SubscriptionGroupConfig | None]]) -> None:
+        """Give groups their earlier settings, after a change that could not be stored."""
+        for group, config in reversed(entries):
+            replace_entry(self.table, group, config)
+            if config is None:
+                self.encoded.remove(group)
+            else:
+                self.encoded.put(group, config)
+        self._commit_change()
 
     def _check_size(self, config: SubscriptionGroupConfig) -> None:
         """Refuse lists of retry delays and subscriptions that no group needs."""
@@ -119,12 +130,19 @@ class GroupTable(SettingsTable):
 
     def delete(self, group: str) -> bool:
         """Delete a group and its flags; return False when there was none."""
-        self.forbidden.pop(group, None)
-        if self.table.pop(group, None) is None:
+        forbidden = self.forbidden.pop(group, None)
+        config = self.table.pop(group, None)
+        if config is None and forbidden is None:
             return False
-        self.encoded.remove(group)
-        self._commit_change()
-        return True
+
+        def undo() -> None:
+            replace_entry(self.forbidden, group, forbidden)
+            self._put_back([(group, config)])
+
+        if config is not None:
+            self.encoded.remove(group)
+        self._commit_change(undo)
+        return config is not None
 
     def disable(self, group: str) -> None:
         """Forbid a group to consume."""
@@ -137,14 +155,17 @@ class GroupTable(SettingsTable):
         """Tell whether a group may not use a topic, whatever the topic's own permission says."""
         return bool(self.forbidden and self.forbidden.get(group, {}).get(topic, 0) >> bit & 1)
 
-    def set_forbidden(self, group: str, topic: str, forbidden: bool, bit: int = FORBIDDEN_READ_BIT) -> None:
-        """Set or clear a flag of a group and topic.
+    def set_forbidden(
+        self, group: str, topic: str, forbidden: bool, bit: int = FORBIDDEN_READ_BIT, *, is_undo: bool = False
+    ) -> None:
+        """Set or clear a flag of a group and topic. ``is_undo``: take back a change that could not be stored.
 
         Deviation: clearing the last flag of one topic leaves the group's other topics as they are; the
         official broker forgets them all.
         """
         topics = self.forbidden.get(group, {})
         flags = topics.get(topic, 0)
+        was_forbidden = bool(flags >> bit & 1)
         flags = flags | 1 << bit if forbidden else flags & ~(1 << bit)
         if flags and topic not in topics and self._count_forbidden() >= self.limits.max_groups:
             raise limit_error("maxSubscriptionGroups", self.limits.max_groups, "forbidden topics of groups")
@@ -154,12 +175,17 @@ class GroupTable(SettingsTable):
             del topics[topic]
         if not topics:
             del self.forbidden[group]
-        self._commit_change()
+        if is_undo:
+            self._commit_change()
+        else:
+            self._commit_change(lambda: self.set_forbidden(group, topic, was_forbidden, bit, is_undo=True))
 
     def _count_forbidden(self) -> int:
         return sum(map(len, self.forbidden.values()))
 
-    def _store_configs(self, configs: list[SubscriptionGroupConfig]) -> None:
+    def _store_configs(
+        self, configs: list[SubscriptionGroupConfig], undo: Callable[[], None] | None = None
+    ) -> None:
         new = {config.group_name for config in configs if config.group_name not in self.table}
         if new and len(self.table) + len(new) > self.limits.max_groups:
             raise limit_error(
@@ -169,11 +195,11 @@ class GroupTable(SettingsTable):
             self.table[config.group_name] = config
             self.encoded.put(config.group_name, config)
             log.info("consumer group stored", extra={"group": config.group_name})
-        self._commit_change()
+        self._commit_change(undo)
 
-    def _commit_change(self) -> None:
+    def _commit_change(self, undo: Callable[[], None] | None = None) -> None:
         count_change(self.version, self._clock.now_ms())
-        self.note_change()
+        self.note_change(undo)
 
     def encode_slices(self) -> Iterator[bytes]:
         """Yield the content of subscriptionGroup.json."""

@@ -6,12 +6,13 @@ Source: AllocateMessageQueueAveragely, AllocateMessageQueueAveragelyByCircle and
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from codec.java_numbers import quoted
 from gateway.broker.topics.limit_errors import limit_error
 from gateway.config.limits import BrokerLimits
-from gateway.runtime.config_file import ConfigFile, SettingsTable
+from gateway.runtime.config_file import ConfigFile, SettingsTable, replace_entry
 from gateway.runtime.saved_tables import load_table, parse_entries
 from remoting.bodies.pop import MessageRequestModeSerializeWrapper, SetMessageRequestModeRequestBody
 from remoting.bodies.queues import MessageQueue
@@ -84,12 +85,19 @@ class RequestModes(SettingsTable):
     def set_mode(self, mode: SetMessageRequestModeRequestBody) -> None:
         """Set a mode, which `save_changes` writes. Raises RequestError at the limit of modes."""
         topic, group = mode.topic or "", mode.consumer_group or ""
-        if self.find_mode(topic, group) is None:
+        before = self.find_mode(topic, group)
+        if before is None:
             if self._count >= self.limits.max_request_modes:
                 raise limit_error("maxRequestModes", self.limits.max_request_modes, "request modes of groups")
             self._count += 1
         self.table.setdefault(topic, {})[group] = mode
-        self.note_change()
+        self.note_change(partial(self._undo_mode, topic, group, before))
+
+    def _undo_mode(self, topic: str, group: str, before: SetMessageRequestModeRequestBody | None) -> None:
+        replace_entry(self.table[topic], group, before)
+        self._count -= before is None
+        if not self.table[topic]:
+            del self.table[topic]
 
     def find_mode(self, topic: str, group: str) -> SetMessageRequestModeRequestBody | None:
         """Return the mode that was set for a group and topic."""

@@ -1,7 +1,7 @@
 """Requests about users and access policies (ACL 2.0).
 
 Source: the user and ACL methods of AdminBrokerProcessor, 5.4.0, with the official texts. Deviations: passwords are not
-shown, and a change is on the disk before it is answered.
+shown, and a change is on the disk before it is answered, or it is undone and refused.
 """
 
 from typing import Final
@@ -77,8 +77,8 @@ async def create_user(broker: Broker, request: AuthCreateUser, call: Call) -> No
     if _is_super(info) and not (sender is not None and sender.is_super):
         remark = "The super user can only be create by super user"
         raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
-    accounts.users.create(info)
-    await accounts.save()
+    async with accounts.users.stored_change():
+        accounts.users.create(info)
 
 
 @AuthUpdateUser.on(handlers)
@@ -91,8 +91,8 @@ async def update_user(broker: Broker, request: AuthUpdateUser, call: Call) -> No
         raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
     if old is not None and old.is_super and not is_by_super:
         raise AccountError("The super user can only be update by super user")
-    accounts.users.update(info)
-    await accounts.save()
+    async with accounts.users.stored_change():
+        accounts.users.update(info)
 
 
 @AuthDeleteUser.on(handlers)
@@ -106,9 +106,7 @@ async def delete_user(broker: Broker, request: AuthDeleteUser, call: Call) -> No
         return
     if old.is_super and not (sender is not None and sender.is_super):
         raise AccountError("The super user can only be update by super user")
-    accounts.users.delete(name)
-    accounts.policy_table.delete(name)
-    await accounts.save()
+    await accounts.delete_user(name)
 
 
 def _describe_user(user: User) -> UserInfo:
@@ -159,8 +157,8 @@ async def _put_acl(broker: Broker, request: AuthCreateAcl | AuthUpdateAcl) -> No
     user = user_of_subject(subject)
     if accounts.users.get(user) is None:
         raise AccountError(f"The subject of {quoted(subject or '')} is not exist.")
-    accounts.policy_table.put_entries(user, request.data)
-    await accounts.save()
+    async with accounts.policy_table.stored_change():
+        accounts.policy_table.put_entries(user, request.data)
 
 
 @AuthDeleteAcl.on(handlers)
@@ -176,8 +174,8 @@ async def delete_acl(broker: Broker, request: AuthDeleteAcl) -> None:
         raise AccountError(
             f"{quoted(request.resource or '')} is not a resource such as Topic:NAME or Group:PREFIX*"
         )
-    accounts.policy_table.delete_entry(user, parse_policy_type(request.policy_type), resource)
-    await accounts.save()
+    async with accounts.policy_table.stored_change():
+        accounts.policy_table.delete_entry(user, parse_policy_type(request.policy_type), resource)
 
 
 @AuthGetAcl.on(handlers)

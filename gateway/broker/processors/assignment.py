@@ -112,5 +112,5 @@ async def set_message_request_mode(broker: Broker, request: SetMessageRequestMod
         raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
     if broker.groups.find_or_create(group) is None:
         raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group does not exist")
-    broker.pop.request_modes.set_mode(body)
-    await broker.pop.request_modes.save_changes()
+    async with broker.pop.request_modes.stored_change():
+        broker.pop.request_modes.set_mode(body)

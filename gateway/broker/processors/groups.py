@@ -37,8 +37,8 @@ async def update_group(broker: Broker, request: UpdateAndCreateSubscriptionGroup
     """Create or change a group. Source: AdminBrokerProcessor.updateAndCreateSubscriptionGroup, 5.4.0."""
     with broker.stats.group_changes.measure(broker.clock):
         check_group_name(request.data.group_name)
-        _update_groups(broker, [request.data])
-        await broker.groups.save_changes()
+        async with broker.groups.stored_change():
+            _update_groups(broker, [request.data])
 
 
 @UpdateAndCreateSubscriptionGroupList.on(handlers)
@@ -56,10 +56,10 @@ async def _update_all(broker: Broker, configs: list[SubscriptionGroupConfig]) ->
     for number, config in enumerate(configs):
         check_group_name(config.group_name)
         await end_turn(number)
-    for start in range(0, len(configs), ITEMS_PER_TURN):
-        _update_groups(broker, configs[start : start + ITEMS_PER_TURN])
-        await trio.lowlevel.checkpoint()
-    await broker.groups.save_changes()
+    async with broker.groups.stored_change():
+        for start in range(0, len(configs), ITEMS_PER_TURN):
+            _update_groups(broker, configs[start : start + ITEMS_PER_TURN])
+            await trio.lowlevel.checkpoint()
 
 
 def _update_groups(broker: Broker, configs: list[SubscriptionGroupConfig]) -> None:
@@ -107,13 +107,13 @@ async def delete_group(broker: Broker, request: DeleteSubscriptionGroup) -> None
 
     Source: AdminBrokerProcessor.deleteSubscriptionGroup, 5.4.0.
     """
-    broker.groups.delete(request.group_name)
+    async with broker.groups.stored_change():
+        broker.groups.delete(request.group_name)
     broker.stats.forget_group(request.group_name)
     if request.clean_offset:
         for topic in broker.offsets.topics_of_group(request.group_name):
             broker.pop.state.ordered_pops.forget_group(topic, request.group_name)
         broker.offsets.remove_group(request.group_name)
-    await broker.groups.save_changes()
 
 
 @QuerySubscriptionByConsumer.on(handlers)
@@ -143,8 +143,8 @@ async def forbid_group(
     if request.readable is not None:
         check_group_name(group, broker.groups.table)
         check_topic_name(topic, broker.topics.table)
-        broker.groups.set_forbidden(group, topic, not request.readable)
-        await broker.groups.save_changes()
+        async with broker.groups.stored_change():
+            broker.groups.set_forbidden(group, topic, not request.readable)
     readable = not broker.groups.is_forbidden(group, topic)
     reply = UpdateAndGetGroupForbiddenReply(data=GroupForbidden(topic=topic, group=group, readable=readable))
     reply.remark = ""

@@ -43,6 +43,7 @@ from remoting.requests.topics import (
     UpdateAndCreateTopic,
     UpdateAndCreateTopicList,
 )
+from storage.errors import StoreFull
 
 handlers: HandlerTable[Broker] = HandlerTable()
 
@@ -70,8 +71,8 @@ async def _update_topic(broker: Broker, request: UpdateAndCreateTopic) -> None:
         attributes=attributes,
     )
     _check_update(broker, config)
-    _update_topics(broker, [config])
-    await broker.topics.save_changes()
+    async with broker.topics.stored_change():
+        _update_topics(broker, [config])
 
 
 @UpdateAndCreateTopicList.on(handlers)
@@ -90,10 +91,10 @@ async def _update_all(broker: Broker, configs: list[TopicConfig]) -> None:
     for number, config in enumerate(configs):
         _check_update(broker, config)
         await end_turn(number)
-    for start in range(0, len(configs), ITEMS_PER_TURN):
-        _update_topics(broker, configs[start : start + ITEMS_PER_TURN])
-        await trio.lowlevel.checkpoint()
-    await broker.topics.save_changes()
+    async with broker.topics.stored_change():
+        for start in range(0, len(configs), ITEMS_PER_TURN):
+            _update_topics(broker, configs[start : start + ITEMS_PER_TURN])
+            await trio.lowlevel.checkpoint()
 
 
 def _check_update(broker: Broker, config: TopicConfig) -> None:
@@ -142,16 +143,36 @@ async def delete_topic(broker: Broker, request: DeleteTopicInBroker) -> None:
         groups = broker.offsets.groups_of_topic(topic)
         pop_retry = (f"{RETRY_PREFIX}{group}{mark}{topic}" for group in groups for mark in "+_")
         deleted_topics += [name for name in pop_retry if name in broker.topics]
-    for name in deleted_topics:
-        broker.topics.delete(name)
-        for group in broker.offsets.groups_of_topic(name):
-            broker.pop.state.ordered_pops.forget_group(name, group)
-        broker.offsets.remove_topic(name)
-        if broker.timer_delivery is not None:
-            broker.timer_delivery.metrics.remove_topic(name)
-        broker.stats.forget_topic(name)
-        await _delete_queues(broker, name)
-    await broker.topics.save_changes()
+    with broker.topics.no_creation(deleted_topics):
+        # The table first, and offsets and messages only once it is stored: they could not be brought back.
+        configs = {name: broker.topics.get(name) for name in deleted_topics}
+        with trio.CancelScope(shield=True):
+            async with broker.topics.stored_change():
+                for name in deleted_topics:
+                    broker.topics.delete(name)
+        for name, config in configs.items():
+            await _delete_messages(broker, name, config)
+
+
+async def _delete_messages(broker: Broker, topic: str, config: TopicConfig | None) -> None:
+    """Delete the queues and offsets of a topic; if that cannot be noted, restore the topic and raise RequestError."""
+    slices = broker.store.delete_topic_in_slices(topic)
+    try:
+        with trio.CancelScope(shield=True):
+            await broker.topics.file.run_blocking(partial(next, slices, None))
+    except (StoreFull, OSError) as error:
+        if config is not None:
+            broker.topics.put_back(config)
+        reason = error.reason if isinstance(error, StoreFull) else error.strerror
+        remark = f"the topic was not deleted: that cannot be noted ({reason})"
+        raise RequestError(ResponseCode.SYSTEM_ERROR, remark) from error
+    for group in broker.offsets.groups_of_topic(topic):
+        broker.pop.state.ordered_pops.forget_group(topic, group)
+    broker.offsets.remove_topic(topic)
+    if broker.timer_delivery is not None:
+        broker.timer_delivery.metrics.remove_topic(topic)
+    broker.stats.forget_topic(topic)
+    await run_in_slices(slices)
 
 
 async def _delete_queues(broker: Broker, topic: str) -> None:

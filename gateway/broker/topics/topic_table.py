@@ -5,7 +5,8 @@ Listeners are called after each change; one of them registers the topics with na
 
 A change takes effect at once, in memory. What survives a killed process:
 
-- A topic that an administrator created, changed or deleted: the answer waits until the file is written.
+- A topic that an administrator created, changed or deleted: the answer waits until the file is written. If it cannot
+  be written, the change is undone and refused.
 - A topic that a send or a heartbeat created: the file is written as soon as the answer is sent, but not more often than
   every `SAVE_INTERVAL_S`. If the process is killed before that, `restore_topics` finds the topic by its messages when
   the broker starts again.
@@ -17,10 +18,12 @@ Source: TopicConfigManager and ConfigManager.persist, 5.4.0.
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from codec import topics as topic_names
+from codec.constants import ResponseCode
 from gateway.broker.topics.attributes import TOPIC_ATTRIBUTES, UNSUPPORTED_ATTRIBUTES, apply_changes
 from gateway.broker.topics.encoded_entries import EncodedEntries
 from gateway.broker.topics.limit_errors import limit_error
@@ -29,6 +32,7 @@ from gateway.runtime.config_file import ConfigFile, SettingsTable
 from gateway.runtime.saved_tables import load_table, parse_entries, parse_name, parse_version
 from remoting.bodies.queues import DataVersion
 from remoting.bodies.topics import TopicConfig, TopicConfigSerializeWrapper
+from remoting.errors import RequestError
 from storage.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -137,6 +141,7 @@ class TopicTable(SettingsTable):
         self._clock = clock
         self._settings = settings
         self._listeners: list[Listener] = []
+        self._being_deleted: set[str] = set()
         started_with = initial_system_topics(settings)
         self.system_topics = topic_names.SYSTEM_TOPICS | {topic.topic_name for topic in started_with}
         self.table: dict[str, TopicConfig] = {topic.topic_name: topic for topic in started_with}
@@ -274,7 +279,17 @@ class TopicTable(SettingsTable):
                 raise ValueError("Update topic reserveTime not supported")
             attributes = None if previous is None else previous.attributes
             config.attributes = apply_changes(TOPIC_ATTRIBUTES, attributes, config.attributes)
-        self._store_configs(configs)
+        before = [(config.topic_name, self.table.get(config.topic_name)) for config in configs]
+        self._store_configs(configs, lambda: self._put_back(before))
+
+    def _put_back(self, entries: list[tuple[str, TopicConfig | None]]) -> None:
+        """Give topics their earlier settings, after a change that could not be stored."""
+        for topic, config in reversed(entries):
+            self._drop(topic)
+            if config is not None:
+                self._insert(config)
+        stored = [config for _, config in entries if config is not None]
+        self._commit_change(TopicChange(stored, [topic for topic, config in entries if config is None]))
 
     def _check_queues(self, config: TopicConfig) -> None:
         max_queues = self.limits.max_queues_per_topic
@@ -283,14 +298,39 @@ class TopicTable(SettingsTable):
 
     def delete(self, topic: str) -> bool:
         """Delete a topic; return False when there was none. The caller removes its messages and offsets."""
-        config = self.table.pop(topic, None)
+        config = self._drop(topic)
         if config is None:
             return False
-        self._queue_count -= _count_queues(config)
-        self.encoded.remove(topic)
-        self.closed_to_producers.discard(topic)
-        self._commit_change(TopicChange(deleted=[topic]))
+        self._commit_change(TopicChange(deleted=[topic]), lambda: self._put_back([(topic, config)]))
         return True
+
+    def put_back(self, config: TopicConfig) -> None:
+        """Restore a deleted topic whose messages could not be deleted."""
+        self._put_back([(config.topic_name, config)])
+
+    @contextmanager
+    def no_creation(self, topics: Sequence[str]) -> Iterator[None]:
+        """Refuse to create these topics, so that what is deleted of them is not that of new ones."""
+        self._being_deleted.update(topics)
+        try:
+            yield
+        finally:
+            self._being_deleted.difference_update(topics)
+
+    def _drop(self, topic: str) -> TopicConfig | None:
+        config = self.table.pop(topic, None)
+        if config is not None:
+            self._queue_count -= _count_queues(config)
+            self.encoded.remove(topic)
+            self.closed_to_producers.discard(topic)
+        return config
+
+    def _insert(self, config: TopicConfig) -> None:
+        self._queue_count += _count_queues(config)
+        self.table[config.topic_name] = config
+        if self.is_closed_to_producers(config.topic_name):
+            self.closed_to_producers.add(config.topic_name)
+        self.encoded.put(config.topic_name, config)
 
     def mark_ordered(self, topics: Iterable[str]) -> None:
         """Set the order flag of the topics that a namesrv lists as ordered.
@@ -318,8 +358,12 @@ class TopicTable(SettingsTable):
         """Count a change that no topic shows, such as the broker's permission, so that namesrvs are updated."""
         self._commit_change(TopicChange())
 
-    def _store_configs(self, configs: Sequence[TopicConfig]) -> None:
+    def _store_configs(self, configs: Sequence[TopicConfig], undo: Callable[[], None] | None = None) -> None:
         latest = {config.topic_name: config for config in configs}
+        for name in self._being_deleted:
+            if name in latest:
+                remark = f"the topic {name} is being deleted, try again"
+                raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
         # One by one: the difference of two dictionaries' keys takes as long as there are topics.
         new = sum(name not in self.table and name not in self.system_topics for name in latest)
         if new and len(self.table) + new > self.limits.max_topics:
@@ -328,18 +372,15 @@ class TopicTable(SettingsTable):
         added = sum(map(_count_queues, latest.values())) - before
         if added > 0 and self._queue_count + added > self.limits.max_queues:
             raise limit_error("maxQueues", self.limits.max_queues, "queues of all topics", "delete topics")
-        self._queue_count += added
+        self._queue_count -= before
         for config in latest.values():
-            self.table[config.topic_name] = config
-            if self.is_closed_to_producers(config.topic_name):
-                self.closed_to_producers.add(config.topic_name)
-            self.encoded.put(config.topic_name, config)
+            self._insert(config)
             log.info("topic stored", extra={"topic": config.topic_name, "queues": config.write_queue_nums})
-        self._commit_change(TopicChange(stored=configs))
+        self._commit_change(TopicChange(stored=configs), undo)
 
-    def _commit_change(self, change: TopicChange) -> None:
+    def _commit_change(self, change: TopicChange, undo: Callable[[], None] | None = None) -> None:
         count_change(self.version, self._clock.now_ms())
-        self.note_change()
+        self.note_change(undo)
         for listener in self._listeners:
             listener(change)
 

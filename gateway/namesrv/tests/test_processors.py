@@ -686,8 +686,20 @@ def test_a_disk_that_fails_is_an_error_to_the_requester(clock: Clock) -> None:
     for request in (ask.PutKvConfig(namespace="n", key="k", value="v"), update("enableTopicList=false")):
         answer = asker.command(request)
         assert answer.code == 1
-        assert "is in effect until the namesrv stops, but cannot be written" in str(answer.remark)
-    assert asker(ask.GetKvConfig(namespace="n", key="k")).value == "v"
+        assert answer.remark == (
+            "the change was not stored and is undone: it cannot be written (No space left on device)"
+        )
+    assert asker.refusal(ask.GetKvConfig(namespace="n", key="k"))[0] == 22
+    assert asker.namesrv.config.enable_topic_list
+    assert asker.namesrv.kv_config.namespace_values("n") is None
     kept.fault = None
     asker(ask.PutKvConfig(namespace="n", key="l", value="w"))
-    assert b'"n":{"k":"v","l":"w"}' in kept.data
+    assert b'"n":{"l":"w"}' in kept.data
+    asker(ask.PutKvConfig(namespace="n", key="l", value="x"))
+    kept.fault = OSError(30, "Read-only file system")
+    change, deletion = (
+        ask.PutKvConfig(namespace="n", key="l", value="y"),
+        ask.DeleteKvConfig(namespace="n", key="l"),
+    )
+    assert [asker.command(change).code, asker.command(deletion).code] == [1, 1]
+    assert asker(ask.GetKvConfig(namespace="n", key="l")).value == "x"
