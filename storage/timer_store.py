@@ -330,6 +330,29 @@ class TimerStore:
         if read_ms > self.read_ms:
             self.read_ms, self.delivered_up_to = read_ms, _NOT_DELIVERED
 
+    def go_back(self, read_ms: int) -> None:
+        """Move ``read_ms`` back to a slot, after the clock was set back. Raises StoreFull and FlushFailed.
+
+        The slots between are delivered, but still in the wheel, where new messages would be chained to their records.
+        They are emptied. Slot ``read_ms`` must not be partly delivered. Each step is on the disk before the next:
+
+        1. All records: recovery relinks only those after the checkpoint's position, and so none of an emptied slot.
+        2. The emptied slots: opened with the earlier ``read_ms``, a slot would be delivered again.
+        3. The earlier ``read_ms``: opened with the later one, messages chained before it would be lost.
+        """
+        self._flush_now()
+        for slot in list(self._wheel.used_slots()):
+            if read_ms <= slot.time_ms < self.read_ms and slot.last >= 0:
+                self._wheel.write_slot(WheelSlot(slot.time_ms, -1, -1, 0))
+        self._store.flushes.run(self._wheel.flush)
+        self.read_ms, self.delivered_up_to = read_ms, _NOT_DELIVERED
+        self._flush_now()
+
+    def _flush_now(self) -> None:
+        position = self.take_unflushed_position()
+        if position is not None:
+            self.flush(position)
+
     def save_progress(self) -> None:
         """Make everything done so far survive the end of the process. Raises StoreFull."""
         self._checkpoint.save_progress(

@@ -66,6 +66,8 @@ LOADS_PER_DELIVERY: Final = 8
 """Loading this many records of a slot counts as one delivery, since it takes about as long."""
 _TIMER_TOPIC: Final = TIMER_TOPIC.encode()
 _topic_hash = lru_cache(maxsize=4096)(java_hash)
+CLOCK_MARGIN_MS: Final = 3_000
+"""A clock that is set back by less is waited for: messages are at most that late."""
 DAMAGE_PAUSE_MS: Final = 10_000
 """Pause after the timer topic could not be read."""
 _STAMPS: Final = re.compile(rb"(?:^|(?<=\x02))TIMER_(?:ENQUEUE|DEQUEUE)_MS\x01[^\x02]*\x02?")
@@ -144,6 +146,26 @@ class TimerDelivery:
         stored_ms = self._store.store_timestamp_at(TIMER_TOPIC, 0, self._timer_store.queue_offset)
         return max(0, self._clock.now_ms() - stored_ms) if stored_ms > 0 else 0
 
+    def _follow_clock(self, now_ms: int) -> None:
+        """Go back in the wheel if the clock was set back, as after it was ahead for a moment.
+
+        Otherwise every later message would wait until the clock reaches the last delivered slot again. In the official
+        broker they are delivered at once until then, whatever their time (TimerMessageStore.maybeMoveWriteTime, 5.4.0).
+        Raises StoreFull.
+        """
+        timers = self._timer_store
+        if timers.read_ms - now_ms <= CLOCK_MARGIN_MS:
+            return
+        extra = {"from_ms": timers.read_ms, "to_ms": now_ms}
+        log.warning("the clock was set back, timer messages follow it", extra=extra)
+        # Pauses end by the clock, too.
+        self._refusal_pause_end_ms = min(self._refusal_pause_end_ms, now_ms + RETRY_MS)
+        self._read_pause_end_ms = min(self._read_pause_end_ms, now_ms + DAMAGE_PAUSE_MS)
+        if self._open_slot is not None or timers.is_slot_partly_delivered:
+            self._rewrite_open_slot()
+            self._open_slot = None
+        timers.go_back(timers.slot_start_ms(now_ms))
+
     def read_topic(self, max_messages: int) -> int:
         """Put about ``max_messages`` messages of the timer topic into their slots, and return their number.
 
@@ -152,6 +174,8 @@ class TimerDelivery:
         Source: TimerMessageStore.enqueue, doEnqueue and TimerEnqueuePutService, 5.4.0.
         """
         done, now_ms = 0, self._clock.now_ms()
+        if not self._try_to_follow_clock(now_ms):
+            return 0
         if self._config.store.timer_stop_enqueue or now_ms < max(
             self._refusal_pause_end_ms, self._read_pause_end_ms
         ):
@@ -165,6 +189,14 @@ class TimerDelivery:
             log.error("timer topic cannot be read", extra={"reason": str(error)})
             self._read_pause_end_ms = now_ms + DAMAGE_PAUSE_MS
         return done
+
+    def _try_to_follow_clock(self, now_ms: int) -> bool:
+        try:
+            self._follow_clock(now_ms)
+        except StoreFull as error:
+            self._pause_after_refusal(now_ms, error)
+            return False
+        return True
 
     def _read_some(self, now_ms: int) -> int:
         timers = self._timer_store
@@ -298,7 +330,7 @@ class TimerDelivery:
         Source: TimerMessageStore.dequeue and TimerDequeueGetMessageService, 5.4.0.
         """
         done, now_ms = 0, self._clock.now_ms()
-        if now_ms < self._refusal_pause_end_ms:
+        if not self._try_to_follow_clock(now_ms) or now_ms < self._refusal_pause_end_ms:
             return 0
         try:
             while done < max_messages and (slot := self._open_slot or self._open_next(now_ms)) is not None:

@@ -516,3 +516,75 @@ def test_a_clock_that_was_weeks_ahead_stops_no_timer(world):
     world.later(NOW + 2500, "late")
     world.turn()
     assert world.timers.waiting_count >= 1
+
+
+HOURS_AHEAD_MS = 5 * 3_600_000
+
+
+@pytest.mark.parametrize("end", ["goes on", "killed while ahead", "killed after"])
+@pytest.mark.parametrize("is_slot_open", [True, False])
+def test_a_clock_that_was_hours_ahead_delays_no_later_message(world, end, is_slot_open, caplog):
+    """Delivered slots are between: none of their messages comes twice, and each later one comes at its time."""
+    ahead = NOW + HOURS_AHEAD_MS
+    for number in range(4):
+        world.later(ahead + 500 + 2000 * number, f"ahead{number}")
+    world.turn()
+    assert world.at(ahead + 8000) == [f"ahead{number}" for number in range(4)]
+    world.later(ahead + 9300, "open")
+    world.later(ahead + 9800, "rest")
+    world.turn()
+    delivered = world.at(ahead + 9400 if is_slot_open else ahead + 8900)
+    assert delivered[4:] == ["open"] * is_slot_open
+    if end == "killed while ahead":
+        world = world.again()
+    # The clock comes back.
+    world.clock.ms = NOW + 8000
+    world.turn()
+    world.later(NOW + 10_300, "soon")
+    world.later(ahead + 500, "same slot as one delivered")
+    if end == "killed after":
+        world = world.again()
+    assert world.at(NOW + 10_299)[len(delivered) :] == []
+    assert world.at(NOW + 10_300)[len(delivered) :] == ["soon"]
+    world = world.again()
+    world.later(NOW + 60_000, "minute")
+    assert world.at(NOW + 60_000)[len(delivered) + 1 :] == ["minute"]
+    later = ["same slot as one delivered", *(["open"] * (not is_slot_open)), "rest"]
+    assert world.at(ahead + 20_000)[len(delivered) + 2 :] == later
+    assert caplog.text.count("the clock was set back, timer messages follow it") == 1
+
+
+def test_a_pause_ends_although_the_clock_was_ahead(world):
+    world.clock.ms = NOW + HOURS_AHEAD_MS
+    world.later(world.clock.ms + 100, "first")
+    world.turn()
+    world.clock.ms += 10_000
+    world.broker.store.disk_full = True
+    world.turn()
+    world.broker.store.disk_full = False
+    world.clock.ms = NOW
+    world.turn()
+    assert world.at(NOW + 1000) == []
+    world.later(NOW + 3000, "second")
+    assert world.at(NOW + 3000) == ["second"]
+    assert world.at(NOW + HOURS_AHEAD_MS + 10_500) == ["second", "first"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_power_cut_after_the_clock_came_back_loses_no_message(seed):
+    files = CrashFiles()
+    world = World(files)
+    ahead = NOW + HOURS_AHEAD_MS
+    world.later(ahead + 500, "ahead")
+    world.turn()
+    assert world.at(ahead + 8000) == ["ahead"]
+    world.clock.ms = NOW + 8000
+    world.turn()
+    world.later(NOW + 20_000, "soon")
+    world.turn()
+    if seed % 2:
+        world.timers.save(world.timers.take_unsaved())
+    world.broker.store.flush()
+    world.files = files.crash(random.Random(seed))
+    world = world.again()
+    assert "soon" in world.at(NOW + 21_000)
