@@ -18,6 +18,7 @@ from toolkit.exit_codes import ConfigurationError, ExitCode
 
 DEFAULT_CONDITIONS: Final = ("wrong>0", "problems>0")
 PROGRESS_INTERVAL_S: Final = 1.0
+MAX_NAMED_TOPICS: Final = 3
 
 
 QueueBound = tuple[str, int]
@@ -51,7 +52,8 @@ def _parse_bound(
     "topics",
     multiple=True,
     default=("*",),
-    help="Topic or shell pattern, upper and lower case as they are; repeatable (default: all topics).",
+    help="Topic or shell pattern, upper and lower case as they are; repeatable (default: all topics but "
+    "those of retries and dead letters, which need a pattern that begins with %).",
 )
 @click.option(
     "--from",
@@ -84,8 +86,11 @@ def parity(
     """Compare the messages of both clusters, queue by queue.
 
     Metrics for --fail-if: missing, extra, duplicated, reordered, order_broken, changed, wrong (their sum),
-    problems, primary, target, same, sent_again. Without it the command fails on any difference or problem. The exit
-    code is 4 when nothing was compared.
+    problems, primary, target, same, sent_again, left_out. Without it the command fails on any difference or problem.
+    The exit code is 4 when nothing was compared.
+
+    Retry and dead-letter topics (%RETRY%..., %DLQ%...) are compared only where a pattern begins with "%", such as
+    -t '%*'; left_out is the number of those that were not compared.
     """
     import orjson
 
@@ -168,6 +173,12 @@ def describe_parity(value: dict[str, Any]) -> str:
     if value["sent_again"]:
         sums += f", {value['sent_again']} of them sent again with another born host"
     lines.append(f"{len(value['queues'])} queues in {value['seconds']:g} s: {sums}; {wrong}")
+    if number := value.get("left_out"):
+        shown = value["left_out_topics"][:MAX_NAMED_TOPICS]
+        some = ", ".join(shown) + (", …" if number > len(shown) else "")
+        lines.append(
+            f"not compared: {number} retry and dead-letter topics ({some}); to compare them, add -t '%*'"
+        )
     return "\n".join(lines)
 
 

@@ -28,6 +28,7 @@ from gateway.shadow.compare.queue_reader import QueueReader, ReadRateLimiter
 
 POLL_INTERVAL_S: Final = 0.1
 MAX_REPORTED_FINDINGS: Final = 20
+MAX_NAMED_TOPICS: Final = 1000
 READ_PERMISSION: Final = 4
 MAX_QUEUES: Final = 1_000_000
 """Queues of one check by default."""
@@ -144,11 +145,13 @@ class ParityResult:
     """The results of all compared queues; `seconds` is how long the check took.
 
     `unmatched` are the names and patterns of topics that the primary does not have, each with similar names it has.
+    `left_out_topics` are retry and dead-letter topics, which only a pattern that begins with "%" includes.
     """
 
     queues: list[QueueParity] = field(default_factory=list)
     seconds: float = 0.0
     unmatched: dict[str, list[str]] = field(default_factory=dict)
+    left_out_topics: list[str] = field(default_factory=list)
 
     def total(self, name: str) -> int:
         """Return the sum of one of `COUNT_NAMES`, or of "wrong", over all queues; "problems" counts queues with a
@@ -177,6 +180,8 @@ class ParityResult:
             "seconds": round(self.seconds, 3),
             **totals,
             "unmatched": [{"name": name, "similar": similar} for name, similar in self.unmatched.items()],
+            "left_out_topics": self.left_out_topics[:MAX_NAMED_TOPICS],
+            "left_out": len(self.left_out_topics),
             "queues": [_queue_value(queue) for queue in self.queues],
         }
 

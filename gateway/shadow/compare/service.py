@@ -24,6 +24,7 @@ from gateway.shadow.clusters.metadata_sync import is_system_topic
 from gateway.shadow.compare.answer_diff import ComparisonTerms
 from gateway.shadow.compare.comparison_counts import ComparisonCounts
 from gateway.shadow.compare.comparison_observer import ComparisonObserver
+from gateway.shadow.compare.expected_differences import CONSUMER_TOPIC_PREFIXES
 from gateway.shadow.compare.noise import LearnedNoise
 from gateway.shadow.compare.parity import (
     MAX_QUEUES,
@@ -32,6 +33,7 @@ from gateway.shadow.compare.parity import (
     ParityRange,
     ParityResult,
     ProgressCallback,
+    QueueParity,
     compare_topics,
     ignore_progress,
 )
@@ -40,6 +42,7 @@ from gateway.shadow.compare.repeatable_reads import MapOffset
 from gateway.shadow.compare.settings import CompareSettings
 from remoting.errors import RequestError
 from remoting.requests.namesrv import GetAllTopicListFromNameserver, GetSystemTopicListFromNs
+from remoting.requests.topics import GetTopicStatsInfo
 from storage.clock import SystemClock
 
 log = logging.getLogger(__name__)
@@ -110,6 +113,43 @@ async def match_topics(primary: Cluster, patterns: Iterable[str]) -> tuple[list[
             if _matches_pattern(name.lower(), pattern.lower()) and len(similar[pattern]) < MAX_SIMILAR_TOPICS:
                 similar[pattern].append(name)
     return topics, {pattern: similar[pattern] for pattern in patterns if pattern not in matched}
+
+
+async def find_consumer_topics(
+    primary: Cluster, target: Cluster, patterns: Iterable[str]
+) -> tuple[list[str], list[str]]:
+    """Return the retry and dead-letter topics that no pattern includes, and those that only the target has.
+
+    The former match patterns such as "*", but are compared only where a pattern begins with "%". Of the latter only
+    those are returned that a pattern includes. Raises CLUSTER_ERRORS.
+    """
+    patterns = list(patterns)
+    # Exact names of user topics, as a gateway checks while it runs, need no list of all topics.
+    if not any(pattern.startswith("%") or set(pattern) & set("*?[") for pattern in patterns):
+        return [], []
+    topics = {}
+    for cluster in (primary, target):
+        names = (await cluster.ask_namesrv(GetAllTopicListFromNameserver())).data.topic_list
+        topics[cluster] = {name for name in names if name.startswith(CONSUMER_TOPIC_PREFIXES)}
+    left_out, only_at_target = [], []
+    for number, name in enumerate(sorted(topics[primary] | topics[target])):
+        if not number % max(1, MATCHES_PER_TURN // len(patterns)):
+            await trio.lowlevel.checkpoint()
+        if any(_matches_pattern(name, pattern) for pattern in patterns):
+            only_at_target += [name] if name not in topics[primary] else []
+        elif any(fnmatchcase(name, pattern) for pattern in patterns):
+            left_out.append(name)
+    return left_out, only_at_target
+
+
+async def _count_messages(cluster: Cluster, topic: str) -> int:
+    """Return the number of messages of a topic. Raises CLUSTER_ERRORS, LookupError."""
+    brokers = {data.broker_name for data in (await cluster.route(topic)).queue_datas}
+    tables = [
+        (await cluster.ask_broker(broker, GetTopicStatsInfo(topic=topic))).data.offset_table
+        for broker in sorted(brokers)
+    ]
+    return sum(offsets.max_offset - offsets.min_offset for table in tables for offsets in table.values())
 
 
 async def _has_topic(primary: Cluster, topic: str) -> bool:
@@ -233,7 +273,9 @@ class ComparisonService:
     ) -> ParityResult:
         """Compare the content of topics; one check at a time. `run` must be running. Raises CLUSTER_ERRORS."""
         async with self._parity_limiter:
+            topics = list(topics)
             names, unmatched = await match_topics(self.primary, topics)
+            left_out, only_at_target = await find_consumer_topics(self.primary, self.target, topics)
             result = await compare_topics(
                 ComparedClusters(self.primary, self.target, self._counterpart),
                 names,
@@ -246,7 +288,16 @@ class ComparisonService:
                 parity_range or ParityRange(),
                 on_progress,
             )
-        result.unmatched = unmatched
+            for topic in only_at_target:
+                if number := await _count_messages(self.target, topic):
+                    problem = f"only the target has this topic, with {number} messages"
+                    result.queues.append(QueueParity(topic, "", -1, problem=problem))
+        result.unmatched = {
+            pattern: similar
+            for pattern, similar in unmatched.items()
+            if not any(_matches_pattern(topic, pattern) for topic in only_at_target)
+        }
+        result.left_out_topics = left_out
         self.last_parity = {"at_ms": self._now_ms(), **result.to_value()}
         return result
 

@@ -338,9 +338,11 @@ class MoveChecks:
     async def check_drained(self, move: Move, group: str) -> list[MoveCheck]:
         """Return the checks before DRAINED: the group has consumed all of its side, which holds nothing back for it."""
         side = move.consumer_side(group)
-        if not await self._has_consumers(move.topic, group):
-            return [await run_check("online", lambda: self._check_idle_group(move, group))]
-        checks = [await run_check("drained", lambda: self._check_consumed(side, move.topic, group))]
+        if await self._has_consumers(move.topic, group):
+            checks = [await run_check("drained", lambda: self._check_consumed(side, move.topic, group))]
+        else:
+            checks = [await run_check("online", lambda: self._check_idle_group(move, group))]
+        # Also without consumers: what the side delivers later, or waits in a retry topic, would reach nobody there.
         checks.append(
             await run_check("retries", lambda: self._check_consumed(side, move.topic, group, retries=True))
         )
@@ -417,6 +419,26 @@ class MoveChecks:
         return MoveCheck("popped", left_ms <= 0, f"{max(0, left_ms)} ms left", reason)
 
     # -- a group may follow ----------------------------------------------------------------------------------------
+
+    async def compare_retry_topics(self, move: Move, group: str) -> MoveCheck:
+        """Name the group's retry topics that hold more at the target: they cannot be mirrored at the same offsets.
+
+        Nothing in them waits, because the group has consumed them.
+        """
+        ahead = set()
+        for broker in await self.clusters.brokers_of(move.topic):
+            for topic in retry_topics(group, move.topic):
+                primary_ranges = await self.clusters.queue_ranges(Side.PRIMARY, broker, topic)
+                for queue, queue_range in (
+                    await self.clusters.queue_ranges(Side.TARGET, broker, topic)
+                ).items():
+                    if queue_range.high > primary_ranges.get(queue, QueueRange(0, 0)).high:
+                        ahead.add(topic)
+        reason = (
+            f"{', '.join(sorted(ahead))} has more messages at the target, all of them consumed: delete it there to "
+            "mirror it again"
+        )
+        return MoveCheck("retry topics", True, f"{len(ahead)} differ", reason if ahead else "")
 
     async def check_other_topics(self, move: Move, group: str, moves: Mapping[str, Move]) -> MoveCheck:
         """Check that the group's other topics have got as far.

@@ -20,11 +20,12 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 import trio
 
-from codec.topics import PERM_WRITE, dlq_topic
+from codec.topics import PERM_WRITE, dlq_topic, retry_topic
 from gateway.http_server.errors import OperationRefused
 from gateway.runtime.metrics import Metric
 from gateway.shadow.clusters.cluster_pair import LOOKUP_ERRORS, ClusterPair
@@ -32,11 +33,12 @@ from gateway.shadow.clusters.metadata_sync import find_topic, topic_request
 from gateway.shadow.cutover.bypass_watch import BypassWatch
 from gateway.shadow.cutover.checks import MoveCheck, MoveChecks, run_check
 from gateway.shadow.cutover.copy_back import CopyBack
+from gateway.shadow.cutover.dead_letters import DEAD_LETTERS_CHECK, DeadLetters
 from gateway.shadow.cutover.director import MoveDirector
 from gateway.shadow.cutover.group_transfer import GroupTransfer
 from gateway.shadow.cutover.move_file import MoveFile
 from gateway.shadow.cutover.moves import FORWARD_STATES, Move, MoveState, MoveStep
-from gateway.shadow.cutover.retry_topics import retry_topics
+from gateway.shadow.cutover.retry_topics import pop_retry_topics
 from gateway.shadow.cutover.settings import CutoverSettings
 from gateway.shadow.traffic.exchange import Side
 from remoting.bodies.topics import TopicConfig
@@ -49,6 +51,7 @@ ALLOWANCES: Final = {
     "delays": ("delays", "timers"),
     "apart": ("together",),
     "bypass": ("bypass",),
+    "dead-letters": (DEAD_LETTERS_CHECK,),
 }
 """Refusals that the operator may allow, and the checks that each of them covers."""
 DONE_IS_FINAL: Final = (
@@ -116,6 +119,7 @@ class Mover:
         self._settings = settings
         self._now_ms = now_ms
         self._group_transfer = GroupTransfer(checks)
+        self._dead_letters = DeadLetters(checks.clusters)
         self._write_permission = WritePermission(checks.clusters)
         self.step_lock = trio.Lock()
         self._step_counts = {"taken": 0, "refused": 0}
@@ -129,10 +133,17 @@ class Mover:
     def _apply_mirroring(self, move: Move) -> None:
         """Stop mirroring of everything that is produced or consumed at the target."""
         self._set_mirroring(move.topic, move.is_mirrored)
+        moves = {**self._moves_by_topic(), move.topic: move}.values()
         for group in move.groups:
             is_at_target = move.consumer_side(group) is Side.TARGET
-            for topic in (*retry_topics(group, move.topic), dlq_topic(group)):
+            for topic in pop_retry_topics(group, move.topic):
                 self._set_mirroring(topic, not is_at_target)
+            # These belong to all topics of the group, some of which it may consume at the primary still.
+            has_switched = any(
+                other.consumer_side(group) is Side.TARGET for other in moves if group in other.groups
+            )
+            for topic in (retry_topic(group), dlq_topic(group)):
+                self._set_mirroring(topic, not has_switched)
 
     def _set_mirroring(self, topic: str, is_mirrored: bool) -> None:
         if is_mirrored:
@@ -191,7 +202,13 @@ class Mover:
             await self.refresh_clusters()
             move = await self._move_with_all_groups(topic)
             return [
-                StepReport(step, await self._check_forward_step(move, step))
+                StepReport(
+                    step,
+                    [
+                        *await self._check_forward_step(move, step),
+                        *await self._plan_dead_letters(move, step),
+                    ],
+                )
                 for step in move.forward_steps(group)
             ]
 
@@ -309,8 +326,10 @@ class Mover:
     def _procedure_of(
         self, step: MoveStep
     ) -> Callable[[MoveStep, list[MoveCheck], set[str]], Awaitable[bool]]:
-        if step.goal in (MoveState.CAUGHT_UP, MoveState.DRAINED, MoveState.DONE):
+        if step.goal in (MoveState.CAUGHT_UP, MoveState.DRAINED):
             return self._complete_checked
+        if step.goal is MoveState.DONE:
+            return self._finish_move
         if step.group is not None:
             return self._switch_group
         if step.goal is MoveState.PRODUCERS_SWITCHED:
@@ -353,6 +372,29 @@ class Mover:
         excusable = allowed & {"bypass"} if step.goal is MoveState.DRAINED else allowed
         checks += excuse_allowed(results, excusable)
         return all_hold(checks) and await self._complete_step(step)
+
+    async def _finish_move(self, step: MoveStep, checks: list[MoveCheck], allowed: set[str]) -> bool:
+        """Make the move final, after copying dead letters that only the primary has."""
+        move = self.move_file.get_move(step.topic)
+        checks += excuse_allowed(await self._check_forward_step(move, step), allowed)
+        if not all_hold(checks):
+            return False
+        for group in sorted(move.groups):
+            copied = await self._dead_letters.copy_missing(move, group, Side.TARGET)
+            checks += excuse_allowed([copied], allowed)
+        return all_hold(checks) and await self._complete_step(step)
+
+    async def _plan_dead_letters(self, move: Move, step: MoveStep) -> list[MoveCheck]:
+        """Return the number of dead letters that a step to the target copies, by group."""
+        groups: list[str] = []
+        if step.goal is MoveState.CONSUMERS_SWITCHED and step.group is not None:
+            groups = [step.group]
+        elif step.goal is MoveState.DONE:
+            groups = sorted(move.groups)
+        return [
+            await run_check(DEAD_LETTERS_CHECK, partial(self._dead_letters.plan_copy, move, group))
+            for group in groups
+        ]
 
     async def _complete_unchecked(self, step: MoveStep, checks: list[MoveCheck], allowed: set[str]) -> bool:
         return await self._complete_step(step)
@@ -482,9 +524,17 @@ class Mover:
             return False
         # Before the step is recorded: the group's first request on the other side must find its offsets there.
         checks += await self._group_transfer.transfer_group(move, group)
+        goal = Side.PRIMARY if step.is_backward else Side.TARGET
+        checks += excuse_allowed([await self._dead_letters.copy_missing(move, group, goal)], allowed)
         if not all_hold(checks):
             return False
-        return await (self._return_group(step, checks) if step.is_backward else self._complete_step(step))
+        if step.is_backward:
+            if self.checks.clusters.preserves_offsets:
+                checks.append(await self.checks.compare_retry_topics(move, group))
+            return await self._return_group(step, checks)
+        if not self.checks.clusters.preserves_offsets:
+            move = move.with_dead_letter_ends(group, await self._dead_letters.queue_ends(move, group))
+        return await self._complete_step(step, move)
 
     async def _return_group(self, step: MoveStep, checks: list[MoveCheck]) -> bool:
         """Switch a group back; with the last group the topic is mirrored again.

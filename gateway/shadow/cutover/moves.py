@@ -103,7 +103,8 @@ class Move:
     """The move of one topic.
 
     `ends` is keyed by "broker/queue id" of the primary. `groups` has a state for every known group. `taken_permissions`
-    has the topic's permission, before the write permission was taken, of each broker of the primary.
+    has the topic's permission, before the write permission was taken, of each broker of the primary. `dead_letter_ends`
+    has the ends of each group's dead-letter queues when the group switched to a target with offsets of its own.
     """
 
     topic: str
@@ -112,6 +113,7 @@ class Move:
     ends: Mapping[str, QueueEnds] = field(default_factory=dict)
     since_ms: int = 0
     taken_permissions: Mapping[str, int] = field(default_factory=dict)
+    dead_letter_ends: Mapping[str, Mapping[str, QueueEnds]] = field(default_factory=dict)
 
     # -- sides that follow from the states -------------------------------------------------------------------------
 
@@ -241,7 +243,7 @@ class Move:
         moved = replace(self, groups=groups, since_ms=now_ms)
         # The last group is back. The move keeps only its queue ends, from which a later copy-back continues.
         if moved.state is MoveState.ROLLING_BACK and not moved.switched_groups():
-            moved = replace(moved, state=MoveState.MIRRORING, groups={})
+            moved = replace(moved, state=MoveState.MIRRORING, groups={}, dead_letter_ends={})
         return moved
 
     def _groups_after(self, goal: MoveState) -> Mapping[str, MoveState]:
@@ -264,6 +266,10 @@ class Move:
         """Return the move with these queue ends."""
         return replace(self, ends=dict(ends))
 
+    def with_dead_letter_ends(self, group: str, ends: Mapping[str, QueueEnds]) -> Self:
+        """Return the move with the ends of a group's dead-letter queues at its switch."""
+        return replace(self, dead_letter_ends={**self.dead_letter_ends, group: dict(ends)})
+
     def with_taken_permissions(self, permissions: Mapping[str, int]) -> Self:
         """Return the move with these permissions of the primary's brokers to give back."""
         return replace(self, taken_permissions=dict(permissions))
@@ -279,6 +285,10 @@ class Move:
             "ends": {queue: asdict(ends) for queue, ends in self.ends.items()},
             "since_ms": self.since_ms,
             "taken_permissions": dict(self.taken_permissions),
+            "dead_letter_ends": {
+                group: {queue: asdict(queue_ends) for queue, queue_ends in ends.items()}
+                for group, ends in self.dead_letter_ends.items()
+            },
         }
 
     @classmethod
@@ -291,6 +301,10 @@ class Move:
             ends={queue: QueueEnds(**ends) for queue, ends in value["ends"].items()},
             since_ms=value["since_ms"],
             taken_permissions=dict(value.get("taken_permissions", {})),
+            dead_letter_ends={
+                group: {queue: QueueEnds(**queue_ends) for queue, queue_ends in ends.items()}
+                for group, ends in value.get("dead_letter_ends", {}).items()
+            },
         )
 
 

@@ -6,6 +6,7 @@ import trio
 
 from codec.command import encode_command
 from gateway.http_server.errors import ConsoleError
+from gateway.shadow.commands.parity import describe_parity
 from gateway.shadow.compare.answer_diff import ComparisonTerms
 from gateway.shadow.compare.parity import ParityRange
 from gateway.shadow.compare.service import ComparisonService, match_topics
@@ -121,6 +122,28 @@ async def test_patterns_of_topics(primary, target):
     assert await match_topics(primary, ["pay*"]) == (["payments"], {})
     assert await match_topics(primary, ["orders"]) == (["orders"], {})
     assert await match_topics(primary, ["Pay*", "x"]) == ([], {"Pay*": ["payments"], "x": []})
+
+
+@two_clusters
+async def test_parity_says_which_retry_and_dead_letter_topics_it_left_out(primary, target):
+    """Parity of all topics found nothing wrong while the dead letters of both clusters differed."""
+    await filled(primary, [b"a"])
+    await filled(target, [b"a"])
+    await filled(primary, [b"b"], topic="%DLQ%GID")
+    await filled(target, [b"c"], topic="%DLQ%other")
+    comparing = comparing_of(primary, target)
+    await primary.simulated.nursery.start(comparing.run)
+    await trio.sleep(1)
+    value = (await comparing.check_parity(["*"])).to_value()
+    assert (value["holds"], value["left_out"]) == (True, 2)
+    assert value["left_out_topics"] == ["%DLQ%GID", "%DLQ%other"]
+    assert "not compared: 2 retry and dead-letter topics (%DLQ%GID, %DLQ%other)" in describe_parity(value)
+    value = (await comparing.check_parity(["*", "%*"])).to_value()
+    assert (value["holds"], value["left_out"], value["problems"]) == (False, 0, 2)
+    assert "%DLQ%other  -1: only the target has this topic, with 1 messages" in describe_parity(value)
+    value = (await comparing.check_parity(["%DLQ%other"])).to_value()
+    assert (value["empty"], value["problems"]) == (False, 1)
+    assert (await comparing.check_parity(["orders"])).left_out_topics == []
 
 
 @two_clusters
