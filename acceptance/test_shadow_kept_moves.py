@@ -290,7 +290,9 @@ def test_dead_letters_of_both_sides_survive_a_move_back_and_forth(
     with ExitStack() as stack:
         producer = stack.enter_context(clusters.java.producer("given_up_p"))
         stack.enter_context(
-            clusters.java.push(group, topic, failures=1, maxReconsumeTimes=0, settings=FREQUENT_REPORTS)
+            clusters.java.push(
+                group, topic, failures=1, settings={**FREQUENT_REPORTS, "maxReconsumeTimes": 0}
+            )
         )
         send_and_give_up("before", clusters.primary.broker)
         gateway.run_step("advance", topic, "--to", "CONSUMERS_SWITCHED", state="CONSUMERS_SWITCHED")

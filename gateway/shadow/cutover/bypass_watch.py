@@ -6,11 +6,14 @@ Any other message beyond those ends was sent by a client that still dials the pr
 switched never get it. The watch reads these messages, counts them by the address they were born at, and asks the
 primary which producers have connections from there. It remembers how far it read, so each message is read once.
 
-A roll-back copies messages to the primary itself. One that fails leaves copies beyond the recorded ends, so
-`skip_copies` makes the watch continue after them.
+A roll-back sends copies of the target's messages to the primary itself. The topic is not read while it copies
+(`pause_while_copying`). When a roll-back has failed, and after a restart of the gateway, its copies are found by
+comparing with the target's messages, once. An address would not do: the primary may see another one than the gateway,
+and each connection has its own.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Final
@@ -21,8 +24,9 @@ from codec import properties as names
 from codec.message import Message
 from codec.sysflag import TRANSACTION_COMMIT
 from gateway.runtime.supervise import TaskSupervisor
-from gateway.shadow.clusters.cluster_pair import LOOKUP_ERRORS, ClusterPair, queue_name
+from gateway.shadow.clusters.cluster_pair import LOOKUP_ERRORS, ClusterPair, QueueRange, queue_name
 from gateway.shadow.cutover.checks import MoveCheck
+from gateway.shadow.cutover.copy_back import OffsetRanges, match_copies
 from gateway.shadow.cutover.moves import Move, QueueEnds
 from gateway.shadow.traffic.exchange import Side
 from remoting.requests.client import GetAllProducerInfo
@@ -30,6 +34,8 @@ from remoting.requests.client import GetAllProducerInfo
 WATCH_INTERVAL_S: Final = 5.0
 MAX_READ_PER_QUEUE: Final = 256
 """Maximum number of messages read of a queue at a time; the earlier ones of a longer part are only counted."""
+MAX_COMPARED_PER_QUEUE: Final = 100_000
+"""Messages of a queue among which copies are looked for; in a longer part only those are known that were answered."""
 MAX_NAMED_CONNECTIONS: Final = 5
 MAX_COUNTED_CONNECTIONS: Final = 100
 INNER_PRODUCER_GROUP: Final = "CLIENT_INNER_PRODUCER"
@@ -37,6 +43,10 @@ INNER_PRODUCER_GROUP: Final = "CLIENT_INNER_PRODUCER"
 MAX_PRODUCER_LOOKUPS: Final = 12
 """Attempts to find the producer of a connection. The primary knows a producer after its next heartbeat, which stock
 clients send every 30 s."""
+
+
+Copies = Mapping[str, OffsetRanges]
+"""Offsets of copies at the primary, by queue name."""
 
 
 @dataclass(slots=True)
@@ -52,6 +62,8 @@ class BypassedTopic:
     """Producer group and client id by "host:port", as far as the primary knows them."""
     producer_lookups: int = 0
     """Attempts to find producers since the last new message."""
+    copies: dict[str, OffsetRanges] = field(default_factory=dict)
+    """Offsets of the gateway's own messages, by queue name."""
     is_read_only: bool = False
     """True once the write permission at the primary was taken."""
 
@@ -84,6 +96,8 @@ class BypassWatch:
         self._clusters = clusters
         self._moves = moves
         self._topics: dict[str, BypassedTopic] = {}
+        self._paused: set[str] = set()
+        self._copies: dict[str, Copies] = {}
         self._reading = trio.Lock()
 
     async def run(self) -> None:
@@ -95,7 +109,10 @@ class BypassWatch:
         switched = [move for move in self._moves() if move.producer_side is Side.TARGET]
         for topic in self._topics.keys() - {move.topic for move in switched}:
             del self._topics[topic]
+            self._copies.pop(topic, None)
         for move in switched:
+            if move.topic in self._paused:
+                continue
             try:
                 await self.read_new_messages(move)
             except LOOKUP_ERRORS:
@@ -113,17 +130,18 @@ class BypassWatch:
         measured = f"{bypassed.message_count} messages past the gateway"
         return MoveCheck("bypass", not bypassed.message_count, measured, bypassed.describe(move.topic))
 
-    async def skip_copies(self, topic: str) -> None:
-        """Continue after the messages that the primary has now. Raises CLUSTER_ERRORS."""
-        async with self._reading:
-            bypassed = self._topics.get(topic)
-            if bypassed is None:
-                return
-            for broker in await self._clusters.brokers_of(topic):
-                for queue_id, queue_range in (
-                    await self._clusters.queue_ranges(Side.PRIMARY, broker, topic)
-                ).items():
-                    bypassed.next_offsets[queue_name(broker, queue_id)] = queue_range.high
+    @contextlib.asynccontextmanager
+    async def pause_while_copying(self, topic: str, copies: Callable[[], Copies]) -> AsyncIterator[None]:
+        """Do not read a topic while the block sends copies to the primary; ``copies`` returns their offsets then."""
+        async with self._reading:  # a look that is under way would count them
+            self._paused.add(topic)
+        try:
+            yield
+        finally:
+            self._paused.discard(topic)
+            # Read again from the ends of the switch: a copy whose answer was lost is found by its content only.
+            self._topics.pop(topic, None)
+            self._copies[topic] = copies()
 
     async def read_new_messages(self, move: Move) -> BypassedTopic:
         """Read the new messages in the primary's queues of a switched topic. Raises CLUSTER_ERRORS, LookupError."""
@@ -135,7 +153,8 @@ class BypassWatch:
         bypassed = self._topics.get(topic)
         # Other ends belong to a later switch of the same topic, for which counting starts again.
         if bypassed is None or bypassed.ends != dict(move.ends):
-            bypassed = self._topics[topic] = BypassedTopic(dict(move.ends))
+            bypassed = BypassedTopic(dict(move.ends), copies=await self._find_copies(move))
+            self._topics[topic] = bypassed
         bypassed.is_read_only = move.is_read_only
         before = bypassed.message_count
         brokers = await self._clusters.brokers_of(topic)
@@ -162,16 +181,34 @@ class BypassWatch:
                 await self._learn_producers(bypassed, broker)
         return bypassed
 
+    async def _find_copies(self, move: Move) -> dict[str, OffsetRanges]:
+        """Return the offsets of copies that an earlier roll-back has left at the primary."""
+        copies = dict(self._copies.get(move.topic, {}))
+        for broker in await self._clusters.brokers_of(move.topic):
+            primary_ranges = await self._clusters.queue_ranges(Side.PRIMARY, broker, move.topic)
+            for queue_id, primary_range in primary_ranges.items():
+                name = queue_name(broker, queue_id)
+                end = move.ends.get(name, QueueEnds(0, 0))
+                returned = QueueRange(max(end.primary, primary_range.low), primary_range.high)
+                if 0 < returned.high - returned.low <= MAX_COMPARED_PER_QUEUE:
+                    target_ranges = await self._clusters.queue_ranges(Side.TARGET, broker, move.topic)
+                    target_range = target_ranges.get(queue_id, QueueRange(0, 0))
+                    new = QueueRange(max(end.target, target_range.low), target_range.high)
+                    found = await match_copies(self._clusters, broker, move.topic, queue_id, returned, new)
+                    copies[name] = found[0]
+        return copies
+
     async def _read_queue(
         self, bypassed: BypassedTopic, broker: str, topic: str, queue_id: int, start: int, stop: int
     ) -> None:
         # The latest messages show who still sends; the earlier ones of a long part are only counted.
+        copies = bypassed.copies.get(queue_name(broker, queue_id), OffsetRanges())
         unread = max(0, stop - start - MAX_READ_PER_QUEUE)
-        bypassed.message_count += unread
+        bypassed.message_count += unread - copies.count_within(start, start + unread)
         read = self._clusters.read_messages(Side.PRIMARY, broker, topic, queue_id, start + unread, stop)
         async with aclosing(read) as messages:
             async for message in messages:
-                if not _is_delivered_later(message):
+                if not _is_delivered_later(message) and message.queue_offset not in copies:
                     bypassed.message_count += 1
                     address = "{}:{}".format(*message.born_host)
                     if address in bypassed.connections or len(bypassed.connections) < MAX_COUNTED_CONNECTIONS:

@@ -6,6 +6,7 @@ the primary lacks; an earlier attempt that was interrupted is continued there, a
 keeps producers away during the last round.
 """
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from contextlib import aclosing
 from typing import Final, Self
@@ -41,6 +42,33 @@ DROPPED_PROPERTIES: Final = frozenset(
 """Properties that would make the primary delay or hold back a message that was delivered already."""
 
 
+class OffsetRanges:
+    """Queue offsets, mostly consecutive ones, that are added in rising order."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+
+    def add(self, offset: int) -> None:
+        """Add an offset after all others."""
+        if self._ends and self._ends[-1] == offset:
+            self._ends[-1] = offset + 1
+        else:
+            self._starts.append(offset)
+            self._ends.append(offset + 1)
+
+    def __contains__(self, offset: int) -> bool:
+        index = bisect_right(self._starts, offset) - 1
+        return index >= 0 and offset < self._ends[index]
+
+    def count_within(self, start: int, stop: int) -> int:
+        """Return the number of offsets in [start, stop)."""
+        return sum(
+            max(0, min(end, stop) - max(begin, start))
+            for begin, end in zip(self._starts, self._ends, strict=True)
+        )
+
+
 class CopyBack:
     """Copies one topic back. Create it with `start`, then call `copy_new` as often as needed."""
 
@@ -49,6 +77,8 @@ class CopyBack:
         self._topic = topic
         self._next_offsets = next_offsets
         self._stored_ends: dict[str, int] = {}
+        self.stored_offsets: dict[str, OffsetRanges] = {}
+        """Offsets of the copies at the primary, by queue name."""
         self.copied_messages = 0
 
     @classmethod
@@ -95,6 +125,7 @@ class CopyBack:
                     reply = await self._clusters.primary.ask_broker(broker, resend_request(message, queue))
                     # Noted after each answer: an interruption repeats at most the message that is under way.
                     self._stored_ends[name] = reply.queue_offset + 1
+                    self.stored_offsets.setdefault(name, OffsetRanges()).add(reply.queue_offset)
                     self._next_offsets[name] = message.queue_offset + 1
                     self.copied_messages += 1
         except LOOKUP_ERRORS as problem:
@@ -145,8 +176,24 @@ async def _first_missing(
     target_range: QueueRange,
 ) -> int:
     """Return the offset of the target's first message that is not among the primary's, both read in order."""
+    return (await match_copies(clusters, broker, topic, queue_id, primary_range, target_range))[1]
+
+
+async def match_copies(
+    clusters: ClusterPair,
+    broker: str,
+    topic: str,
+    queue_id: int,
+    primary_range: QueueRange,
+    target_range: QueueRange,
+) -> tuple[OffsetRanges, int]:
+    """Return the primary's offsets of copies, and the offset of the target's first message without a copy.
+
+    Copies are in the target's order, with other messages between them perhaps. Raises CLUSTER_ERRORS, KeyError.
+    """
+    copies = OffsetRanges()
     if primary_range.low >= primary_range.high:
-        return target_range.low
+        return copies, target_range.low
     read = clusters.read_messages
     async with (
         aclosing(
@@ -157,11 +204,11 @@ async def _first_missing(
         ) as at_primary,
     ):
         expected = await anext(at_target, None)
-        # Copies are in the target's order, with other messages between them perhaps.
         async for message in at_primary:
             if expected is not None and _message_identity(message) == _message_identity(expected):
+                copies.add(message.queue_offset)
                 expected = await anext(at_target, None)
-    return target_range.high if expected is None else expected.queue_offset
+    return copies, target_range.high if expected is None else expected.queue_offset
 
 
 def _message_identity(message: Message) -> str | bytes:

@@ -477,7 +477,7 @@ class Mover:
             return False
         copy = await CopyBack.start(self.checks.clusters, topic, move.ends)
         done = False
-        try:
+        async with self._pause_bypass_watch(topic, copy):
             # Most messages are copied while producers still send, so that few are left for the pause.
             for _ in range(MAX_COPY_ROUNDS):
                 if await copy.copy_new() <= self._settings.max_lag:
@@ -497,12 +497,13 @@ class Mover:
                 ends = await self.checks.queue_ends(topic)
                 checks.append(MoveCheck("offsets", True, *self.checks.compare_ends(ends)))
                 done = await self._complete_step(step, move.with_ends(ends).with_taken_permissions({}))
-        finally:
-            # The topic stays switched: without this the watch would count our copies as sent past the gateway.
-            if not done and copy.copied_messages and self._bypass is not None:
-                with contextlib.suppress(*LOOKUP_ERRORS):
-                    await self._bypass.skip_copies(topic)
         return done
+
+    def _pause_bypass_watch(self, topic: str, copy: CopyBack) -> contextlib.AbstractAsyncContextManager[None]:
+        """Return a block in which copies are sent to the primary; they do not count as sent past the gateway."""
+        if self._bypass is None:
+            return contextlib.nullcontext()
+        return self._bypass.pause_while_copying(topic, lambda: copy.stored_offsets)
 
     # -- groups ----------------------------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 """Messages that reach the primary past the gateway after their topic was switched: found, named, and refused."""
 
+import pytest
 import trio
 
 from gateway.shadow.cutover.tests.test_mover import DONE, C, P, refusal_reason, take_step, world
@@ -7,6 +8,7 @@ from gateway.shadow.tests.two_clusters import two_clusters
 from gateway.tests.cluster import message
 from remoting.bodies.heartbeat import HeartbeatData, ProducerData
 from remoting.requests.client import HeartBeat
+from remoting.requests.send import SendMessageV2
 
 
 async def announce_producer(primary):
@@ -99,3 +101,65 @@ async def test_copies_of_a_roll_back_that_failed_are_no_finding(primary, target)
         assert "sends must not wait longer" in await refusal_reason(gateway, "orders", way="rollback")
         await gateway.bypass.check_switched_topics()
         assert list(gateway.bypass.problems()) == []
+
+
+@two_clusters
+async def test_copies_of_a_roll_back_are_not_accused_while_it_copies(primary, target):
+    """`status` told operators that thousands of messages were sent past the gateway, by the gateway's own port."""
+    async with world(primary, target) as (gateway, nursery):
+        for wanted in (C, P):
+            assert await take_step(gateway, "orders") is wanted
+        await gateway.bypass.check_switched_topics()
+        for number in range(20):
+            key = f"U{number}"
+            await target.ask_broker("broker-a", message("orders", b"new", queue_id=number % 2, key=key))
+        asked, sent = primary.ask_broker, []
+
+        async def stalling(name, request, timeout_s=None):
+            reply = await asked(name, request, timeout_s)
+            if isinstance(request, SendMessageV2):
+                sent.append(request)
+                if len(sent) > 9:
+                    await trio.sleep_forever()
+            return reply
+
+        primary.ask_broker = stalling
+        with trio.move_on_after(5):
+            async with trio.open_nursery() as rolling_back:
+                rolling_back.start_soon(gateway.mover.rollback, "orders")
+                await trio.sleep(1)
+                await gateway.bypass.check_switched_topics()
+                assert list(gateway.bypass.problems()) == []
+                await trio.sleep_forever()
+        primary.ask_broker = asked
+        await send_past_the_gateway(primary, 3)
+        await gateway.bypass.check_switched_topics()
+        assert len(sent) > 9
+        # The answer to one copy of each queue was lost.
+        assert next(gateway.bypass.problems()).startswith("3 messages of orders")
+
+
+@pytest.mark.parametrize("restart", [False, True])
+@two_clusters
+async def test_messages_past_the_gateway_are_found_among_copies(primary, target, restart):
+    async with world(primary, target) as (gateway, _):
+        for wanted in (C, P):
+            assert await take_step(gateway, "orders") is wanted
+        await gateway.bypass.check_switched_topics()
+        for number in range(600):
+            await target.ask_broker("broker-a", message("orders", b"new", queue_id=1, key=f"U{number}"))
+        asked, sent = primary.ask_broker, []
+
+        async def mixing(name, request, timeout_s=None):
+            if isinstance(request, SendMessageV2) and not sent:
+                sent.append(await asked(name, message("orders", b"lost", queue_id=1, key="stray")))
+            return await asked(name, request, timeout_s)
+
+        primary.ask_broker = mixing
+        gateway.checks.check_copied_back = never
+        assert "sends must not wait longer" in await refusal_reason(gateway, "orders", way="rollback")
+        primary.ask_broker = asked
+        if restart:
+            gateway.restart()
+        await gateway.bypass.check_switched_topics()
+        assert next(gateway.bypass.problems()).startswith("1 messages of orders were sent")
