@@ -20,6 +20,16 @@ _PLAIN: Final[dict[Any, ValueType]] = {bool: Boolean(), int: WholeNumber(), floa
 """Value types of the elements of lists and maps."""
 
 
+def parse_toml(text: str) -> dict[str, Any]:
+    """Parse TOML. Raises tomllib.TOMLDecodeError, also for values that are nested too deeply for the parser."""
+    import tomllib
+
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise tomllib.TOMLDecodeError("a value is nested too deeply") from None
+
+
 def load_table(kind: type[Settings], table: Mapping[str, Any], path: str = "") -> Settings:
     """Return an instance of a settings dataclass from a TOML table; `path` names the table in errors.
 

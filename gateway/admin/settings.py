@@ -14,7 +14,7 @@ from gateway.config.keys import CLIENT_ENVIRONMENT_PREFIX
 from toolkit.secret_file import read_secret_file
 from toolkit.settings import SettingsError, setting, settings_of
 from toolkit.suggestions import suggest_name
-from toolkit.toml_tables import load_table
+from toolkit.toml_tables import load_table, parse_toml
 
 if TYPE_CHECKING:
     from remoting.acl import Credentials
@@ -97,8 +97,7 @@ def read_profiles(file: Path) -> dict[str, Any]:
     import tomllib
 
     try:
-        with file.open("rb") as stream:
-            tables = tomllib.load(stream)
+        tables = parse_toml(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise SettingsError(
             f"profiles file {file}: {error.strerror}. Name another one with --profiles."

@@ -22,7 +22,7 @@ from gateway.shadow.proxy.settings import ListenSettings
 from gateway.shadow.replication.settings import ReplicationSettings
 from gateway.shadow.report.settings import ReportSettings
 from toolkit.settings import SettingsError, setting
-from toolkit.toml_tables import find_old_path, load_table, move_renamed_settings
+from toolkit.toml_tables import find_old_path, load_table, move_renamed_settings, parse_toml
 
 log = logging.getLogger(__name__)
 
@@ -129,7 +129,7 @@ def load_config(
 
 def _read_tables(file: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(Path(file).read_text())
+        return parse_toml(Path(file).read_text())
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{file}: {error}") from error
 
@@ -150,6 +150,6 @@ def _replace_setting(tables: dict[str, Any], text: str) -> None:
 def _toml_or_text(text: str) -> Any:
     """Return a TOML value, or the text itself when it is not one: quotes would have to be escaped in shells."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        return parse_toml(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text

@@ -259,6 +259,7 @@ class ShadowServer:
             # Before everything that connects to it.
             if self._config.target.embedded.store:
                 await nursery.start(EmbeddedTarget(self._config.target.embedded).run)
+            await self.forwarder.refuse_own_primary()
             await nursery.start(self.primary.run)
             if self.capture is not None:
                 await nursery.start(self.capture.run)

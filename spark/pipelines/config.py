@@ -17,6 +17,7 @@ from spark.errors import OptionError
 from spark.options import REDACTED, Option, read_options, redact, text
 from toolkit.settings_docs import comment, toml_value
 from toolkit.suggestions import nearest_name
+from toolkit.toml_tables import parse_toml
 from toolkit.values import plain_value
 
 Tables = Mapping[str, tuple[Option, ...]]
@@ -89,7 +90,7 @@ def load_config(tables: Tables, file: str | None, sets: Sequence[str] = ()) -> C
 
 def _read_file(tables: Tables, file: str) -> dict[str, dict[str, str]]:
     try:
-        parsed = tomllib.loads(Path(file).read_text(encoding="utf-8"))
+        parsed = parse_toml(Path(file).read_text(encoding="utf-8"))
     except OSError as error:
         raise OptionError(f"{file}: {error.strerror or error}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -8,7 +8,6 @@ import base64
 import os
 import re
 import ssl
-import tomllib
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any, Final, cast
@@ -21,7 +20,7 @@ from gateway.config.keys import CONSOLE_ENVIRONMENT_PREFIX
 from gateway.http_server.settings import ConsoleSettings, is_loopback
 from gateway.shadow.clusters.cluster import split_address
 from toolkit.exit_codes import ConfigurationError
-from toolkit.toml_tables import load_table
+from toolkit.toml_tables import load_table, parse_toml
 
 WILDCARD_HOSTS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 LOGIN_VARIABLE: Final = f"{CONSOLE_ENVIRONMENT_PREFIX}LOGIN"
@@ -125,7 +124,7 @@ def make_console_client(
     if not file and not address:
         raise click.UsageError("no gateway selected: pass -c FILE or --console HOST:PORT")
     try:
-        table = tomllib.loads(Path(file).read_text()).get("console", {}) if file else {}
+        table = parse_toml(Path(file).read_text()).get("console", {}) if file else {}
         settings = load_table(ConsoleSettings, table, "console")
         encrypted = settings.tls.mode == "enforcing" or bool(address and address.startswith(HTTPS_PREFIX))
         plain_address = (address or "").removeprefix(HTTPS_PREFIX)

@@ -194,8 +194,9 @@ class BypassWatch:
                     target_ranges = await self._clusters.queue_ranges(Side.TARGET, broker, move.topic)
                     target_range = target_ranges.get(queue_id, QueueRange(0, 0))
                     new = QueueRange(max(end.target, target_range.low), target_range.high)
-                    found = await match_copies(self._clusters, broker, move.topic, queue_id, returned, new)
-                    copies[name] = found[0]
+                    copies[name], _ = await match_copies(
+                        self._clusters, broker, move.topic, queue_id, returned, new
+                    )
         return copies
 
     async def _read_queue(

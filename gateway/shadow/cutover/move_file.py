@@ -25,7 +25,8 @@ class MoveFile:
     def __init__(
         self, files: SmallFiles, path: str, run_blocking: RunBlocking = trio.to_thread.run_sync
     ) -> None:
-        self._file = StateFile(files, path, "the state of moves", run_blocking)
+        loss = "every topic counts as not moved, and all requests go to the primary"
+        self._file = StateFile(files, path, "the state of moves", run_blocking, loss=loss)
         self._moves = self._file.read(_parse_moves) or {}
 
     def __iter__(self) -> Iterator[Move]:

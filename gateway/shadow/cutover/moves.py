@@ -294,18 +294,28 @@ class Move:
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Self:
         """Read a move that `to_dict` wrote. Raises KeyError, TypeError or ValueError for anything else."""
+        topic, since_ms = value["topic"], value["since_ms"]
+        if not isinstance(topic, str) or type(since_ms) is not int:
+            raise TypeError("a move has no topic, or no time")
         return cls(
-            topic=value["topic"],
+            topic=topic,
             state=MoveState(value["state"]),
             groups={name: MoveState(state) for name, state in value["groups"].items()},
-            ends={queue: QueueEnds(**ends) for queue, ends in value["ends"].items()},
-            since_ms=value["since_ms"],
+            ends={queue: _read_ends(ends) for queue, ends in value["ends"].items()},
+            since_ms=since_ms,
             taken_permissions=dict(value.get("taken_permissions", {})),
             dead_letter_ends={
-                group: {queue: QueueEnds(**queue_ends) for queue, queue_ends in ends.items()}
+                group: {queue: _read_ends(queue_ends) for queue, queue_ends in ends.items()}
                 for group, ends in value.get("dead_letter_ends", {}).items()
             },
         )
+
+
+def _read_ends(value: Mapping[str, Any]) -> QueueEnds:
+    ends = QueueEnds(**value)
+    if type(ends.primary) is not int or type(ends.target) is not int:
+        raise TypeError(f"the ends of a queue are not numbers: {value}")
+    return ends
 
 
 _WHY_NOT_FORWARD: Final = {

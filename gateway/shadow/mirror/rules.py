@@ -180,7 +180,8 @@ class ModeOverrides:
     def __init__(
         self, files: SmallFiles, path: str, run_blocking: RunBlocking = trio.to_thread.run_sync
     ) -> None:
-        self._file = StateFile(files, path, "the modes of topics", run_blocking)
+        loss = "every topic has the mode of its rule"
+        self._file = StateFile(files, path, "the modes of topics", run_blocking, loss=loss)
         self.modes: Mapping[str, str] = self._file.read(_parse_modes) or {}
 
     async def save_mode(self, topic: str, mode: str) -> None:

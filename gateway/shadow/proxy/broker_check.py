@@ -13,6 +13,7 @@ A broker that could not be dialed is asked again before the next client is conne
 address by then.
 """
 
+import ipaddress
 import itertools
 import logging
 import socket
@@ -172,8 +173,16 @@ async def _receive_answer(transport: Transport, opaque: int) -> Command:
     raise NotABroker(f"{format_host(transport.remote)} did not answer as a broker")
 
 
+def unmap_host(host: str) -> str:
+    """Return the IPv4 address of an IPv6 address such as ::ffff:127.0.0.1; others unchanged."""
+    address = ipaddress.ip_address(host.partition("%")[0])
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return host if mapped is None else str(mapped)
+
+
 def is_local_host(host: str) -> bool:
     """Tell whether a numeric address is one of this machine: only then can a socket be bound to it."""
+    host = unmap_host(host)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:

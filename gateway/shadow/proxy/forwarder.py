@@ -12,10 +12,10 @@ from gateway.runtime.metrics import Metric
 from gateway.runtime.process import ListenError
 from gateway.runtime.state_file import absolute_path
 from gateway.runtime.supervise import TaskSupervisor
-from gateway.shadow.clusters.address_policy import AddressPolicy, Endpoint
+from gateway.shadow.clusters.address_policy import AddressPolicy, AddressRefused, Endpoint
 from gateway.shadow.clusters.cluster import Cluster, Sign, split_address
 from gateway.shadow.clusters.endpoints import UpstreamDialer
-from gateway.shadow.proxy.broker_check import BrokerCheck, is_local_host
+from gateway.shadow.proxy.broker_check import BrokerCheck, is_local_host, unmap_host
 from gateway.shadow.proxy.broker_listeners import BrokerListeners
 from gateway.shadow.proxy.client_listener import ClientListener, ConnectionCount, DialUpstream
 from gateway.shadow.proxy.listener_context import (
@@ -34,6 +34,7 @@ from remoting.tls_acceptor import RELOAD_INTERVAL_S, TlsAcceptor
 from remoting.transport import SocketTransport, Transport, connect
 from storage.clock import Clock
 from storage.files import DiskFiles
+from toolkit.settings import SettingsError
 
 MEMORY_CHECK_INTERVAL_S: Final = 1.0
 WILDCARD_HOSTS: Final = frozenset({"", "0.0.0.0", "::"})
@@ -118,10 +119,23 @@ class Forwarder:
         except (OSError, UnicodeError, trio.TooSlowError):
             return False
         own_host = self._settings.host
+        hosts = {unmap_host(str(endpoint[0])) for *_, endpoint in entries}
+        # A connection to 0.0.0.0 or :: reaches the loopback address.
         return any(
-            is_local_host(str(endpoint[0])) and (own_host in WILDCARD_HOSTS or own_host == endpoint[0])
-            for *_, endpoint in entries
+            is_local_host(host) and (own_host in WILDCARD_HOSTS or host in (own_host, *WILDCARD_HOSTS))
+            for host in hosts
         )
+
+    async def refuse_own_primary(self) -> None:
+        """Raise SettingsError if a namesrv of the primary is a port of this gateway.
+
+        Each connection to such a port would open the next one, until no file descriptor is left.
+        """
+        for address in self._primary.namesrvs:
+            if await self.is_own_address(address):
+                raise SettingsError(
+                    f"primary.namesrv: {_own_port(address)}. Set the namesrv of the primary cluster"
+                )
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run until cancelled.
@@ -169,7 +183,12 @@ class Forwarder:
             )
 
     async def _dial_namesrv(self, address: str) -> Transport:
-        """Connect to a namesrv, whose address comes from the configuration. Raises OSError."""
+        """Connect to a namesrv, whose address comes from the configuration. Raises OSError.
+
+        Its name may lead to this gateway only after the start, when DNS has changed.
+        """
+        if await self.is_own_address(address):
+            raise AddressRefused(_own_port(address))
         with trio.move_on_after(self._settings.connect_s):
             return await self._opener(*split_address(address))
         raise OSError("no answer in time")
@@ -248,3 +267,7 @@ class Forwarder:
         async with trio.open_nursery() as nursery:
             for listener in list(self.listeners):
                 nursery.start_soon(listener.stop)
+
+
+def _own_port(address: str) -> str:
+    return f"{address} is a port of this gateway, which would connect to itself without end"

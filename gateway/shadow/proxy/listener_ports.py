@@ -34,7 +34,8 @@ class ListenerPorts:
         broker_port: int,
         run_blocking: RunBlocking = trio.to_thread.run_sync,
     ) -> None:
-        self._file = StateFile(files, path, "ports", run_blocking)
+        loss = "ports are assigned anew, and clients that cached one may reach another broker"
+        self._file = StateFile(files, path, "ports", run_blocking, loss=loss)
         self._broker_port = broker_port
         self._writing = trio.Lock()
         self._ports = self._saved_ports = self._file.read(self._parse) or {}

@@ -39,3 +39,21 @@ def test_a_target_that_is_the_primary_is_a_wrong_configuration(capsys):
     )  # fmt: skip
     assert run(config) == 2
     assert f"Error: target.namesrv: 127.0.0.1:{port} is a port of this gateway" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.1", "0.0.0.0", "::ffff:127.0.0.1"])
+def test_a_primary_that_is_the_gateway_itself_is_refused(host, capsys):
+    """It connected to itself until no file descriptor was left: 2,147 in 8 s."""
+    port = 29_877
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    config = gateway_config(f"primary.namesrv=['{address}']", f"listen.namesrv_port={port}")
+    assert run(config) == 2
+    error = capsys.readouterr().err
+    assert f"Error: primary.namesrv: {address} is a port of this gateway" in error
+
+
+def test_a_second_namesrv_that_is_a_port_of_the_gateway_is_refused(capsys):
+    """Also the second namesrv of a list, at the port that its own listener gets."""
+    config = gateway_config("primary.namesrv=['127.0.0.1:1', '127.0.0.1:29879']", "listen.namesrv_port=29878")
+    assert run(config) == 2
+    assert "Error: primary.namesrv: 127.0.0.1:29879 is a port of this gateway" in capsys.readouterr().err

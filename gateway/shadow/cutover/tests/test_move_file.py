@@ -54,12 +54,38 @@ def test_failed_write_changes_nothing():
     assert book.get_move("t").state is MoveState.MIRRORING
 
 
-@pytest.mark.parametrize("data", [b"{", b'{"format": 2, "moves": []}', b'{"format": 1, "moves": [{}]}'])
+MOVE = '{"topic": %s, "state": "MIRRORING", "groups": {}, "ends": %s, "since_ms": %s}'
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"{",
+        b'{"format": 2, "moves": []}',
+        b'{"format": 1, "moves": [{}]}',
+        # These three forgot all moves, or ended in a traceback.
+        b"",
+        b" \n",
+        b"[" * 100_000,
+        b'{"format": 1, "moves": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"format": 1, "moves": [%s]}' % (MOVE % ("[]", "{}", 1)).encode(),
+        b'{"format": 1, "moves": [%s]}' % (MOVE % ('"t"', "{}", '"x"')).encode(),
+        b'{"format": 1, "moves": [%s]}'
+        % (MOVE % ('"t"', '{"a/0": {"primary": "1", "target": 2}}', 1)).encode(),
+        b"\xff\xfe",
+    ],
+)
 def test_unreadable_file_is_an_error(data):
+    """The error names the file and what to do."""
     files = MemoryFiles()
     files.write_small(PATH, data)
-    with pytest.raises(SettingsError, match=r"moves\.json: the state of moves cannot be read"):
+    with pytest.raises(
+        SettingsError, match=r"/shadow/moves\.json: the state of moves cannot be read"
+    ) as error:
         MoveFile(files, PATH)
+    assert "Restore the file from a copy, or delete it; then every topic counts as not moved" in str(
+        error.value
+    )
 
 
 def test_moves_require_a_file():
