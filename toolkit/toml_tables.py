@@ -5,6 +5,7 @@ setting lists its old path, and `move_renamed_settings` accepts it until the ent
 """
 
 import dataclasses
+import tomllib
 import typing
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar, cast
@@ -14,6 +15,8 @@ from toolkit.settings_docs import toml_value
 from toolkit.suggestions import suggest_name
 from toolkit.values import Boolean, Number, Structure, Text, ValueType, WholeNumber
 
+MAX_DEPTH: Final = 64
+TOO_DEEP: Final = "a value is nested too deeply"
 Settings = TypeVar("Settings")
 
 _PLAIN: Final[dict[Any, ValueType]] = {bool: Boolean(), int: WholeNumber(), float: Number(), str: Text()}
@@ -22,12 +25,22 @@ _PLAIN: Final[dict[Any, ValueType]] = {bool: Boolean(), int: WholeNumber(), floa
 
 def parse_toml(text: str) -> dict[str, Any]:
     """Parse TOML. Raises tomllib.TOMLDecodeError, also for values that are nested too deeply for the parser."""
-    import tomllib
-
     try:
-        return tomllib.loads(text)
+        tables = tomllib.loads(text)
     except RecursionError:
-        raise tomllib.TOMLDecodeError("a value is nested too deeply") from None
+        raise tomllib.TOMLDecodeError(TOO_DEEP) from None
+    # A dotted key of any length is read without recursion, but nothing else could walk such tables.
+    level: list[Any] = [tables]
+    for _ in range(MAX_DEPTH):
+        level = [
+            part
+            for value in level
+            if isinstance(value, dict | list)
+            for part in (value.values() if isinstance(value, dict) else value)
+        ]
+        if not level:
+            return tables
+    raise tomllib.TOMLDecodeError(TOO_DEEP)
 
 
 def load_table(kind: type[Settings], table: Mapping[str, Any], path: str = "") -> Settings:

@@ -1,11 +1,12 @@
 """Errors in settings name the table, the key, and the nearest right one."""
 
+import tomllib
 from dataclasses import dataclass
 
 import pytest
 
 from toolkit.settings import SettingsError, setting
-from toolkit.toml_tables import find_old_path, load_table, move_renamed_settings
+from toolkit.toml_tables import find_old_path, load_table, move_renamed_settings, parse_toml
 
 
 @dataclass(frozen=True)
@@ -106,3 +107,12 @@ def test_a_setting_with_both_names_is_refused(tables):
 def test_a_new_table_that_is_not_a_table_is_refused():
     with pytest.raises(SettingsError, match="top must be a table"):
         move_renamed_settings({"old": 1, "top": 2}, {"old": "top.new"})
+
+
+@pytest.mark.parametrize(
+    "text", ["[", "a = " + "[" * 100_000, "a = " + "{b = " * 100_000, "a." * 100_000 + "b = 1"]
+)
+def test_torn_and_deeply_nested_files_are_one_kind_of_error(text):
+    """The latter ended in the traceback of a RecursionError."""
+    with pytest.raises(tomllib.TOMLDecodeError):
+        parse_toml(text)

@@ -27,6 +27,7 @@ from gateway.tests.cluster import message
 from remoting.bodies.topics import TopicConfig
 from remoting.errors import RequestError
 from remoting.requests.send import SendMessageV2
+from storage.append import NewMessage
 
 DEAD = "%DLQ%GID"
 RETRY = "%RETRY%GID"
@@ -54,7 +55,8 @@ def give_up(side, *bodies):
     if server.topics.get(DEAD) is None:
         server.topics.update([TopicConfig(topic_name=DEAD, read_queue_nums=1, write_queue_nums=1)])
     for body in bodies:
-        server.store.append(DEAD, 0, body, b"UNIQ_KEY\x01" + body + b"\x02ORIGIN_MESSAGE_ID\x01o\x02")
+        properties = b"UNIQ_KEY\x01" + body + b"\x02ORIGIN_MESSAGE_ID\x01o\x02"
+        server.store.append(NewMessage(DEAD, 0, body, properties))
     server.long_polls.mark_grown(DEAD, 0)
     server.long_polls.answer_marked()
 
@@ -230,7 +232,7 @@ async def test_retries_of_a_group_without_consumers_are_not_skipped(primary, tar
         broker(primary).topics.update([TopicConfig(topic_name=RETRY, read_queue_nums=1, write_queue_nums=1)])
         broker(primary).offsets.commit_offset("GID", "orders", 0, 0)
         if waits_in == "the retry topic":
-            broker(primary).store.append(RETRY, 0, b"failed", b"")
+            broker(primary).store.append(NewMessage(RETRY, 0, b"failed", b""))
             broker(primary).offsets.commit_offset("GID", RETRY, 0, 0)
         else:
             await primary.ask_broker("broker-a", message(RETRY, b"failed", properties={"DELAY": "18"}))

@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from codec.command import encode_response
+from gateway.shadow.clusters.address_policy import AddressRefused
 from gateway.shadow.clusters.cluster import Cluster
 from gateway.shadow.proxy.client_listener import MAX_CONCURRENT_DIALS, ConnectionCount
 from gateway.shadow.proxy.forwarder import Forwarder
@@ -378,3 +379,19 @@ async def test_no_limit_by_address():
             stack.enter_context(count.occupy_place("10.0.0.1"))
         with pytest.raises(OSError, match="too many"), count.occupy_place("10.0.0.1"):
             pass
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_name_that_leads_to_the_gateway_after_its_start_is_not_dialed(reactor, host):
+    """DNS may change: each connection would open the next one, until no descriptor is left."""
+
+    async def main():
+        async with trio.open_nursery() as nursery:
+            primary = FakePrimary(nursery)
+            async with running(primary, reactor) as forwarder:
+                address = f"{host}:{forwarder.namesrv_ports[0]}"
+                with pytest.raises(AddressRefused, match="is a port of this gateway"):
+                    await forwarder._dial_namesrv(address)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
