@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import trio
 
 from remoting.connection import Connection, Handler
+from remoting.frame_connection import FrameConnection
 from remoting.limits import ConnectionLimits
 from remoting.transport import Opener, Transport, connect
 
@@ -39,7 +40,7 @@ async def open_client_over(
 ) -> AsyncIterator[Connection]:
     """Open a client over a transport that is already connected."""
     async with trio.open_nursery() as nursery:
-        connection = Connection(transport, handlers or {}, nursery, limits or ConnectionLimits())
+        connection = FrameConnection(transport, handlers or {}, nursery, limits or ConnectionLimits())
         nursery.start_soon(connection.run)
         try:
             yield connection

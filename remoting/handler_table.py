@@ -12,8 +12,9 @@ from types import MappingProxyType
 from typing import Any, Final, Generic, TypeVar
 
 from codec.command import Command, encode_response
-from remoting.connection import Connection, Handler, encode_failure
+from remoting.connection import Connection, Handler, encode_failure, refusal_of
 from remoting.declare import Header, Request
+from remoting.local_command import LocalCommand
 
 Context = TypeVar("Context")
 HandlerFactory = Callable[[Context], Handler]
@@ -73,11 +74,16 @@ class Call:
 
         Never raises, because the caller may be serving another peer.
         """
-        self.connection.answer_late(self.command, lambda: encode_reply(self.command, reply))
+        if isinstance(self.command, LocalCommand):
+            self.command.settle(reply)
+        else:
+            self.connection.answer_late(self.command, lambda: encode_reply(self.command, reply))
 
     def fail(self, error: Exception) -> None:
         """Write the refusal (or SYSTEM_ERROR) as the answer."""
-        if not self.command.is_oneway:
+        if isinstance(self.command, LocalCommand):
+            self.command.settle(refusal_of(self.command, error))
+        elif not self.command.is_oneway:
             self.connection.write(encode_failure(self.command, error))
 
 
@@ -216,10 +222,17 @@ def _bind_typed(context: Any, request_type: type[Request[Any]], function: Callab
     parse = request_type.from_command
 
     def handle(connection: Connection, command: Command) -> bytes | None:
-        request = parse(command, connection.limits.max_json_values)
+        # A caller in this process gets past the frame: its request and the reply stay typed.
+        local = command if isinstance(command, LocalCommand) else None
+        request = parse(command, connection.limits.max_json_values) if local is None else local.request
         extra = (Call(connection, command),) if wants_call else ()
         reply = function(context, request, *extra)
-        return None if reply is ANSWERS_LATER else encode_reply(command, reply)
+        if reply is ANSWERS_LATER:
+            return None
+        if local is not None:
+            local.settle(reply)
+            return None
+        return encode_reply(command, reply)
 
     return handle
 
@@ -237,7 +250,10 @@ def _bind_async(
                 call.reply(reply)
 
     def handle(connection: Connection, command: Command) -> bytes | None:
-        request = request_type.from_command(command, connection.limits.max_json_values)
+        if isinstance(command, LocalCommand):
+            request: Request[Any] = command.request
+        else:
+            request = request_type.from_command(command, connection.limits.max_json_values)
         connection.spawn(work, Call(connection, command), request)
         return None
 

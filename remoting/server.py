@@ -1,4 +1,4 @@
-"""Listens on addresses and runs a `Connection` for every peer; closes idle ones, and drains on shutdown.
+"""Listens on addresses and runs a `FrameConnection` for every peer; closes idle ones, and drains on shutdown.
 
 It also bounds the buffers of all connections together, by closing the connections with the largest ones.
 """
@@ -14,12 +14,13 @@ from dataclasses import dataclass
 import trio
 
 from remoting.connection import Connection, Handler
+from remoting.frame_connection import FrameConnection
 from remoting.limits import ConnectionLimits
 from remoting.reactor import Reactor
 from remoting.transport import SocketTransport, Transport
 
-ConnectionType = Callable[..., Connection]
-"""Builds the connection of a new peer; it takes what `Connection` takes."""
+ConnectionType = Callable[..., FrameConnection]
+"""Builds the connection of a new peer; it takes what `FrameConnection` takes."""
 
 AcceptTransport = Callable[[SocketTransport], Awaitable[Transport]]
 """Turns an accepted socket into a transport, such as TLS over it. Raises OSError for a peer that is not served."""
@@ -101,7 +102,7 @@ class RemotingServer:
     """Serves the remoting protocol on any number of listening sockets with one handler table.
 
     ``accept_transport`` may wait for the peer; connections count as open meanwhile. Without it all are plain.
-    ``connection_type`` builds connections; tests pass another one than `Connection` to inject faults.
+    ``connection_type`` builds connections; tests pass another one than `FrameConnection` to inject faults.
     """
 
     def __init__(
@@ -113,7 +114,7 @@ class RemotingServer:
         on_open: Callable[[Connection], None] | None = None,
         reactor: Reactor | None = None,
         accept_transport: AcceptTransport | None = None,
-        connection_type: ConnectionType = Connection,
+        connection_type: ConnectionType = FrameConnection,
     ) -> None:
         self._connection_type = connection_type
         self._handlers = handlers
@@ -129,7 +130,7 @@ class RemotingServer:
         self._stopped = False
         self._grown_bytes = 0
         self._open_by_address: Counter[str] = Counter()
-        self.connections: set[Connection] = set()
+        self.connections: set[FrameConnection] = set()
 
     async def serve(self, listeners: list[socket.socket]) -> None:
         """Accept connections until cancelled or `drain`; return when every connection has ended."""
@@ -260,7 +261,7 @@ class RemotingServer:
         self._close_largest(bytes_by_connection, self._server_limits.max_output_bytes, "unread answers")
 
     @staticmethod
-    def _close_largest(bytes_by_connection: dict[Connection, int], limit: int, what: str) -> None:
+    def _close_largest(bytes_by_connection: dict[FrameConnection, int], limit: int, what: str) -> None:
         remaining_bytes = total = sum(bytes_by_connection.values())
         if total <= limit:
             return
@@ -298,7 +299,7 @@ class RemotingServer:
                 await self._until_none(lambda connection: connection.is_sending)
         self._drained.set()
 
-    async def _until_none(self, is_so: Callable[[Connection], bool]) -> None:
+    async def _until_none(self, is_so: Callable[[FrameConnection], bool]) -> None:
         while any(map(is_so, self.connections)):  # noqa: ASYNC110 - see below
             # Poll: an event would have to be set on the path of every answer, only for the shutdown.
             await trio.sleep(DRAIN_TURN_S)

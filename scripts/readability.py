@@ -72,7 +72,7 @@ HARD_MODULES: tuple[str, ...] = (
     "storage/recovery.py",
     "storage/queue_read.py",
     "storage/log_scan.py",
-    "remoting/connection.py",
+    "remoting/frame_connection.py",
     "remoting/reactor.py",
     "gateway/broker/transactions/transaction_checks.py",
     "gateway/broker/pop/reviver.py",

@@ -14,10 +14,11 @@ from codec.java_numbers import parse_integer_or, quoted
 from gateway.auth.account_table import User, UserStatus, UserType
 from gateway.auth.policies import Policies, RequestKey
 from gateway.auth.request_needs import FREQUENT_FIELDS, Need, NeedContext, find_needs
-from remoting.acl import ACCESS_KEY, has_signature
+from remoting.acl import ACCESS_KEY
 from remoting.connection import Connection, Handler
 from remoting.declare import REQUESTS
 from remoting.errors import RequestError
+from remoting.local_command import proves_secret
 from toolkit.settings import SettingsError
 
 log = logging.getLogger(__name__)
@@ -112,14 +113,14 @@ class AccessControl:
             raise _denied(f"User:{quoted(name)} is disabled.", command, address)
         if accounts.trusts_addresses and accounts.is_trusted_address(address, name):
             return user
-        if not has_signature(command, user.password):
+        if not proves_secret(command, user.password):
             raise _denied("check signature failed.", command, address)
         return user
 
     def find_signer(self, command: Command) -> str | None:
         """Return the user whose signature a request carries; None if there is none or it is wrong."""
         user = self._accounts.user(command.ext.get(ACCESS_KEY, ""))
-        if user is None or user.status is not UserStatus.ENABLE or not has_signature(command, user.password):
+        if user is None or user.status is not UserStatus.ENABLE or not proves_secret(command, user.password):
             return None
         return user.name
 

@@ -2,8 +2,8 @@
 
     authorization: MQv2-HMAC-SHA1 Credential=USER, SignedHeaders=x-mq-date-time, Signature=HEX
 
-The signature is the HMAC-SHA1 of the ``x-mq-date-time`` header. It is checked here; the request that an RPC becomes
-is then signed anew for its user, so that the broker's own access control decides about it with the same policies.
+The signature is the HMAC-SHA1 of the ``x-mq-date-time`` header. It is checked here. The request that an RPC becomes
+carries its user, so that the broker's own access control decides about it with the same policies.
 Source: DefaultAuthenticationContextBuilder, 5.4.0.
 """
 
@@ -13,10 +13,9 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from codec.command import Command
 from codec.java_numbers import quoted
 from gateway.auth.access_control import AccessDenied, Accounts
-from remoting.acl import Credentials, sign_request
+from remoting.acl import Credentials
 
 log = logging.getLogger(__name__)
 
@@ -36,17 +35,17 @@ class RpcSender:
         self._date_time = metadata.get(DATE_TIME, "")
         self._verified: dict[int, Credentials] = {}
 
-    def sign(self, command: Command, accounts: Accounts) -> None:
-        """Sign a request as the user of this RPC. Raises AccessDenied for a wrong signature.
+    def credentials(self, accounts: Accounts) -> Credentials | None:
+        """Return the credentials of the user who signed this RPC. Raises AccessDenied for a wrong signature.
 
-        An RPC without a signature leaves it unsigned: the broker decides whether that is allowed.
+        An RPC without a signature has none: the broker decides whether that is allowed.
         """
         if not self._header:
-            return
+            return None
         credentials = self._verified.get(id(accounts))
         if credentials is None:
             credentials = self._verified[id(accounts)] = self._verify(accounts)
-        sign_request(command, credentials)
+        return credentials
 
     def _verify(self, accounts: Accounts) -> Credentials:
         fields = self._fields()

@@ -9,9 +9,8 @@ Source: GrpcChannelManager, GrpcClientChannel, GrpcClientSettingsManager, Client
 import logging
 from collections.abc import Iterator
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
-from codec.command import Command
 from codec.errors import MessageFormatError
 from codec.message import decode_message
 from gateway.grpc_front import messages
@@ -25,6 +24,7 @@ from gateway.grpc_front.transactions import OpenTransaction, OpenTransactions
 from remoting.bodies.heartbeat import ConsumerData, HeartbeatData, ProducerData
 from remoting.connection import Connection
 from remoting.connection_state import StateSlot
+from remoting.declare import Request
 from remoting.requests.client import HeartBeat, UnregisterClient
 from remoting.requests.transaction import CheckTransactionState
 
@@ -115,11 +115,11 @@ class GrpcClient:
 
     # -- requests of the broker ----------------------------------------------------------------------------
 
-    def _take_request(self, broker: LocalBroker, command: Command) -> None:
+    def _take_request(self, broker: LocalBroker, request: Request[Any]) -> None:
         """Pass a check-back on. 5.x clients need no other request: they do not balance queues, for instance."""
-        if command.code == CheckTransactionState.code:
+        if isinstance(request, CheckTransactionState):
             try:
-                self._check_transaction(broker, CheckTransactionState.from_command(command))
+                self._check_transaction(broker, request)
             except MessageFormatError as error:
                 log.warning("half message cannot be passed on", extra={"reason": str(error)})
 

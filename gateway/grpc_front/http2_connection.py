@@ -1,7 +1,7 @@
 """HTTP/2 on one connection, on the server's side: streams, flow control, and the bounds of both.
 
-The library h2 keeps the state of the protocol; `remoting.connection.Connection`, whose place this class takes in a
-`RemotingServer`, reads, buffers, limits and closes. What a stream means is decided by its `StreamHandler`.
+The library h2 keeps the state of the protocol; `remoting.frame_connection.FrameConnection`, whose place this class
+takes in a `RemotingServer`, reads, buffers, limits and closes. What a stream means is decided by its `StreamHandler`.
 
 Theory of operation
 -------------------
@@ -38,7 +38,7 @@ from h2.settings import SettingCodes, Settings
 from hyperframe.frame import Frame, GoAwayFrame
 
 from codec.errors import FrameError
-from remoting.connection import Connection
+from remoting.frame_connection import FrameConnection
 
 log = logging.getLogger(__name__)
 
@@ -113,7 +113,7 @@ class _ServerState(H2Connection):
         return [], []
 
 
-class Http2Connection(Connection):
+class Http2Connection(FrameConnection):
     """The server's side of one HTTP/2 connection. ``open_stream`` decides about each new stream."""
 
     __slots__ = (
@@ -159,7 +159,7 @@ class Http2Connection(Connection):
         """Handle input; return False when it stopped early: the turn is over, or the peer does not read."""
         held = self._input
         held += data
-        turn_end_s = monotonic() + self.limits.max_turn_s / (1 + Connection._sharing_turns)
+        turn_end_s = monotonic() + self.limits.max_turn_s / (1 + FrameConnection._sharing_turns)
         self._feeding = True
         try:
             while held and not self.closed:
@@ -173,7 +173,7 @@ class Http2Connection(Connection):
                     break
         except ProtocolError as error:
             if held.startswith(b"PRI"):
-                held.clear()  # `Connection.run` would report that the peer speaks HTTP/2.
+                held.clear()  # `FrameConnection.run` would report that the peer speaks HTTP/2.
             raise FrameError(f"HTTP/2: {type(error).__name__}: {error}") from error
         finally:
             self._feeding = False

@@ -118,15 +118,17 @@ class ReceiveMethods:
         )
         link = self._cluster.open_link(rpc.connection, broker)  # Closing it ends a pop that waits.
         try:
-            reply = await link.call(pop, rpc.sender, timeout_s=poll_ms / 1000 + POLL_GRACE_S)
+            reply = await link.call(
+                pop,
+                rpc.sender,
+                timeout_s=poll_ms / 1000 + POLL_GRACE_S,
+                on_unclaimed=lambda late: self._return_unclaimed(rpc, link, broker, late, topic, group),
+            )
             with trio.CancelScope(shield=True):
                 found = await self._pass_on(rpc, link, broker, reply, subscription, config)
             if rpc.is_cancelled:
                 self._return_messages(rpc, link, [receipt for _, receipt in found], topic, group)
                 return
-        except trio.Cancelled:
-            self._return_unclaimed(rpc, link, broker, topic, group)
-            raise
         finally:
             link.close("the receive has ended")
         self._answer(rpc, reply, found, request)
@@ -206,12 +208,9 @@ class ReceiveMethods:
             log.warning("a popped message could not be put aside", extra={"reason": str(error)})
 
     def _return_unclaimed(
-        self, rpc: Rpc, link: BrokerLink, broker: LocalBroker, topic: str, group: str
+        self, rpc: Rpc, link: BrokerLink, broker: LocalBroker, reply: PopMessageReply, topic: str, group: str
     ) -> None:
         """Make messages visible soon that were popped while the client gave up."""
-        if link.unclaimed is None or link.unclaimed.code != ResponseCode.SUCCESS:
-            return
-        reply = PopMessageReply.from_command(link.unclaimed)
         receipts = PopReceipts(reply, broker.name)
         found = [receipts.receipt_of(message) for message in iter_messages(reply.body)]
         self._return_messages(rpc, link, found, topic, group)

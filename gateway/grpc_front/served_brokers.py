@@ -6,18 +6,18 @@ from typing import Final
 
 import trio
 
-from codec.command import Command
 from codec.topics import PERM_READ, PERM_WRITE
 from gateway.broker.consumers.group_table import GroupTable
 from gateway.broker.topics.attributes import MESSAGE_TYPE
 from gateway.broker.topics.topic_table import TopicTable
 from gateway.grpc_front import messages
-from gateway.grpc_front.broker_link import BrokerLink, ServedHandlers
+from gateway.grpc_front.broker_link import BrokerLink, LocalLink, OnRequest, ServedHandlers
 from gateway.grpc_front.statuses import StatusError
 from remoting.bodies.groups import SubscriptionGroupConfig
 from remoting.bodies.topics import TopicConfig
 from remoting.connection import Connection
 from remoting.connection_state import StateSlot
+from remoting.local_connection import ignore_request
 from storage.clock import Clock
 
 NAMESRV: Final = ""
@@ -54,10 +54,10 @@ class LocalCluster:
         self,
         peer: Connection,
         broker: LocalBroker,
-        on_request: Callable[[Command], None] = lambda command: None,
+        on_request: OnRequest = ignore_request,
     ) -> BrokerLink:
         """Open a link of its own; the caller closes it."""
-        return BrokerLink(broker.served, peer, self.nursery, on_request)
+        return LocalLink(broker.served, peer, self.nursery, on_request)
 
     def link(self, peer: Connection, broker: LocalBroker) -> BrokerLink:
         """Return the link of a connection to a broker, for requests that leave nothing behind."""
@@ -74,7 +74,7 @@ class LocalCluster:
             peer.on_close(close_links)
         link = links.get(name)
         if link is None or link.closed:
-            link = links[name] = BrokerLink(served, peer, self.nursery)
+            link = links[name] = LocalLink(served, peer, self.nursery)
         return link
 
     # -- topics and groups ---------------------------------------------------------------------------------

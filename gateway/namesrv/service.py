@@ -17,7 +17,8 @@ from gateway.namesrv.route_table import RouteTable
 from gateway.runtime.metrics import Metric
 from gateway.runtime.run_blocking import RunBlocking
 from gateway.runtime.supervise import TaskSupervisor
-from remoting.connection import Connection, Handler
+from remoting.connection import Handler
+from remoting.frame_connection import FrameConnection
 from remoting.handler_table import NO_GUARD, Guard, GuardedHandlers
 from remoting.limits import ConnectionLimits
 from remoting.reactor import Reactor
@@ -44,7 +45,7 @@ class NamesrvService:
         process_values: Mapping[str, str] = MappingProxyType({}),
         accept_transport: AcceptTransport | None = None,
         guard: Guard = NO_GUARD,
-        connection_type: ConnectionType = Connection,
+        connection_type: ConnectionType = FrameConnection,
     ) -> None:
         # A broker registers twice a minute, so not every registration is observed: the handler chooses the ones that
         # change something.

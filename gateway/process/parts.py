@@ -15,7 +15,7 @@ from gateway.runtime.process import ListenError
 from gateway.runtime.published_ports import find_default_gateway, show_loopback_to_host
 from gateway.runtime.run_blocking import RunBlocking
 from gateway.runtime.server_tls import build_acceptor
-from remoting.connection import Connection
+from remoting.frame_connection import FrameConnection
 from remoting.limits import ConnectionLimits
 from remoting.reactor import Reactor
 from remoting.server import AcceptTransport, ConnectionType, ServerLimits, open_listeners
@@ -42,7 +42,7 @@ class ProcessParts:
     access: ProcessAccess
     process_values: Mapping[str, str]
     """Settings of the process under their official keys, which brokers and namesrv list among theirs."""
-    connection_type: ConnectionType = Connection
+    connection_type: ConnectionType = FrameConnection
     """The type of connections to clients: another one where tests inject faults."""
     opens_vip_port: bool = True
     files: Files | None = None
@@ -55,7 +55,7 @@ class ProcessParts:
         run_blocking: RunBlocking,
         *,
         clock: Clock | None = None,
-        connection_type: ConnectionType = Connection,
+        connection_type: ConnectionType = FrameConnection,
         files: Files | None = None,
         opens_vip_port: bool = True,
     ) -> "ProcessParts":

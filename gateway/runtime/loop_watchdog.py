@@ -28,6 +28,7 @@ from codec.command import Command
 from gateway.runtime.metrics import Metric
 from remoting.connection import Connection
 from remoting.declare import REQUESTS
+from remoting.frame_connection import FrameConnection
 from remoting.handler_table import Call
 
 log = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ DescribeFrame = Callable[[FrameType], dict[str, Any] | None]
 """Returns facts about the request that a function on the stack handles; None if it handles none."""
 _PROJECT: Final = Path(__file__).parents[2]
 _DISPATCHERS: Final[frozenset[CodeType]] = frozenset(
-    (Connection._dispatch.__code__, Connection.answer_late.__code__)
+    (FrameConnection._dispatch.__code__, Connection.answer_late.__code__)
 )
 
 

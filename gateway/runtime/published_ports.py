@@ -11,7 +11,7 @@ import logging
 from pathlib import Path
 from typing import Any, Final
 
-from remoting.connection import Connection
+from remoting.frame_connection import FrameConnection
 from remoting.server import ConnectionType
 from remoting.transport import Transport
 
@@ -35,10 +35,10 @@ def find_default_gateway(routes: Path = ROUTES) -> str | None:
     return None
 
 
-def show_loopback_to_host(gateway: str | None, build: ConnectionType = Connection) -> ConnectionType:
+def show_loopback_to_host(gateway: str | None, build: ConnectionType = FrameConnection) -> ConnectionType:
     """Return a type of connections in which 127.0.0.1 is the local address for clients on the host."""
 
-    def build_connection(transport: Transport, *parts: Any) -> Connection:
+    def build_connection(transport: Transport, *parts: Any) -> FrameConnection:
         host, port = transport.local
         if transport.remote[0] in (gateway, host):
             transport.local = (HOST_OF_PUBLISHED_PORTS, port)

@@ -13,14 +13,14 @@ from gateway.testing.client_times import shift_client_times
 from gateway.testing.clock import AdvancingClock
 from gateway.testing.faults import FLOW_CONTROL_REMARK, FaultAction, FaultSpec, FaultTable, topic_of
 from remoting.bodies.routes import TopicRouteData
-from remoting.connection import Connection
+from remoting.frame_connection import FrameConnection
 from remoting.requests.client import HeartBeat
 from remoting.transport import Buffer
 
 _CLIENT_ID: Final = re.compile(rb'"clientID"\s*:\s*"([^"]*)"')
 
 
-class FaultyConnection(Connection):
+class FaultyConnection(FrameConnection):
     """A connection of which some requests meet faults."""
 
     __slots__ = ("_client_id", "_clock", "_doomed_answers", "_faults")

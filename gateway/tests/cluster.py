@@ -28,6 +28,7 @@ from remoting.bodies.heartbeat import ConsumerData, HeartbeatData, SubscriptionD
 from remoting.bodies.routes import TopicRouteData
 from remoting.connection import Connection, Handler
 from remoting.errors import RemotingClosed, RequestError
+from remoting.frame_connection import FrameConnection
 from remoting.handler_table import NO_GUARD, Guard
 from remoting.limits import ConnectionLimits
 from remoting.requests.client import (
@@ -228,7 +229,7 @@ class Cluster:
             node.service.server.serve_transport, StreamTransport(there, remote=own, local=tuple(address))
         )
         transport = StreamTransport(here, remote=tuple(address), local=own)
-        connection = Connection(transport, handlers or {}, self.nursery, limits or ConnectionLimits())
+        connection = FrameConnection(transport, handlers or {}, self.nursery, limits or ConnectionLimits())
         self.nursery.start_soon(connection.run)
         return connection
 

@@ -5,9 +5,9 @@ import trio
 
 from codec.command import encode_response
 from remoting.client import open_client, open_client_over
-from remoting.connection import Connection
 from remoting.declare import REQUESTS, Header, Request
 from remoting.errors import RemotingClosed, RequestError
+from remoting.frame_connection import FrameConnection
 from remoting.limits import ConnectionLimits
 from remoting.server import RemotingServer, open_listeners
 from remoting.tests.virtual import settle, transports, virtual
@@ -38,7 +38,7 @@ def upper(connection, command):
 async def test_both_ends_ask_each_other():
     here, there = transports()
     async with trio.open_nursery() as nursery:
-        server = Connection(there, {Word.code: upper}, nursery, ConnectionLimits())
+        server = FrameConnection(there, {Word.code: upper}, nursery, ConnectionLimits())
         nursery.start_soon(server.run)
         backwards = {
             Word.code: lambda _, command: encode_response(
@@ -56,7 +56,9 @@ async def test_both_ends_ask_each_other():
 async def test_questions_under_way_end_with_the_block():
     here, there = transports()
     async with trio.open_nursery() as nursery:
-        server = Connection(there, {Word.code: lambda connection, command: None}, nursery, ConnectionLimits())
+        server = FrameConnection(
+            there, {Word.code: lambda connection, command: None}, nursery, ConnectionLimits()
+        )
         nursery.start_soon(server.run)
         ended = []
 

@@ -8,8 +8,8 @@ import pytest
 import trio
 
 from remoting.client import open_client_over
-from remoting.connection import Connection
 from remoting.errors import RequestError
+from remoting.frame_connection import FrameConnection
 from remoting.limits import ConnectionLimits
 from remoting.reactor import Reactor
 from remoting.requests.namesrv import GetBrokerClusterInfo
@@ -222,7 +222,7 @@ def test_connections_ask_and_answer_over_tls(listening):
                 sock, _ = listener.accept()
                 transport = TlsTransport(SocketTransport(sock), listening, server_side=True)
                 await transport.handshake()
-                await Connection(transport, {}, nursery, ConnectionLimits()).run()
+                await FrameConnection(transport, {}, nursery, ConnectionLimits()).run()
 
             nursery.start_soon(serve)
             transport = await tls_opener(ANYBODY, plain)(*listener.getsockname())

@@ -12,7 +12,8 @@ from trio.testing import MockClock, memory_stream_pair
 
 from codec.command import Command, encode_command
 from codec.frames import FrameSplitter
-from remoting.connection import Connection, Handler
+from remoting.connection import Handler
+from remoting.frame_connection import FrameConnection
 from remoting.limits import ConnectionLimits
 from remoting.transport import Buffer, StreamTransport
 
@@ -168,7 +169,7 @@ class Bench:
         room: int | None = None,
     ) -> None:
         self.kernel = Kernel(room)
-        self.connection = Connection(
+        self.connection = FrameConnection(
             self.kernel, handlers or {}, nursery, limits or ConnectionLimits(max_turn_s=LONG_TURN_S), on_batch
         )
         nursery.start_soon(self.connection.run)

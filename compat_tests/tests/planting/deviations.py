@@ -228,7 +228,7 @@ _DEVIATIONS: Final = (
         "wire",
         "oneway-request-answered",
         "test_protocol.py::test_wrong_oneway",
-        "remoting/connection.py",
+        "remoting/frame_connection.py",
         "return None if command.flag & ONEWAY_FLAG else answer",
         "return answer",
     ),

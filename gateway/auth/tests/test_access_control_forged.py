@@ -22,7 +22,7 @@ from gateway.auth.resources import ResourceType
 from gateway.auth.tests.test_access_control import FakeAccounts
 from gateway.auth.tests.test_policies import decide_plainly, entry
 from gateway.tests.extreme_values import usual_body, usual_header
-from remoting import acl
+from remoting import acl, local_command
 from remoting.acl import ACCESS_KEY, SIGNATURE, Credentials, sign_request
 from remoting.declare import REQUESTS
 from remoting.errors import RequestError
@@ -169,10 +169,10 @@ def forget_body(monkeypatch):
 
 
 def accept_empty_signatures(monkeypatch):
-    check = acl.has_signature
+    check = local_command.proves_secret
     monkeypatch.setattr(
         access_control,
-        "has_signature",
+        "proves_secret",
         lambda command, key: not command.ext.get(SIGNATURE) or check(command, key),
     )
 

@@ -22,6 +22,7 @@ from gateway.runtime.config_file import ChangingTable, SettingsTable
 from gateway.runtime.run_blocking import RunBlocking
 from gateway.runtime.supervise import TaskSupervisor
 from remoting.connection import Connection, Handler
+from remoting.frame_connection import FrameConnection
 from remoting.handler_table import NO_GUARD, Guard, GuardedHandlers
 from remoting.limits import ConnectionLimits
 from remoting.reactor import Reactor
@@ -51,7 +52,7 @@ class BrokerService:
         reactor: Reactor | None = None,
         accept_transport: AcceptTransport | None = None,
         guard: Guard = NO_GUARD,
-        connection_type: ConnectionType = Connection,
+        connection_type: ConnectionType = FrameConnection,
     ) -> None:
         self.broker = broker
         self._run_blocking = run_blocking

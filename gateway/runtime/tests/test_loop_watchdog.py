@@ -9,7 +9,7 @@ from trio.testing import memory_stream_pair
 from codec.command import Command
 from gateway.runtime import loop_watchdog
 from gateway.runtime.loop_watchdog import LoopWatchdog
-from remoting.connection import Connection
+from remoting.frame_connection import FrameConnection
 from remoting.limits import ConnectionLimits
 from remoting.requests.namesrv import GetRouteInfoByTopic
 from remoting.transport import StreamTransport
@@ -24,7 +24,7 @@ async def run_with(handlers, ask, watchdog):
         nursery.start_soon(watchdog.run)
         await trio.testing.wait_all_tasks_blocked()
         for stream, table in ((near, handlers), (far, {})):
-            connection = Connection(StreamTransport(stream), table, nursery, ConnectionLimits())
+            connection = FrameConnection(StreamTransport(stream), table, nursery, ConnectionLimits())
             nursery.start_soon(connection.run)
         with trio.fail_after(60):
             await ask(connection)

@@ -4,7 +4,7 @@ import pytest
 from trio.testing import memory_stream_pair
 
 from gateway.runtime.published_ports import find_default_gateway, show_loopback_to_host
-from remoting.connection import Connection
+from remoting.frame_connection import FrameConnection
 from remoting.limits import ConnectionLimits
 from remoting.tests.virtual import virtual
 from remoting.transport import StreamTransport
@@ -42,7 +42,7 @@ def test_only_clients_on_the_host_are_shown_loopback(remote, shown):
         transport = StreamTransport(stream, remote=(remote, 40_000), local=("172.17.0.2", 9876))
         build = show_loopback_to_host("172.17.0.1")
         connection = build(transport, {}, None, ConnectionLimits())
-        assert isinstance(connection, Connection)
+        assert isinstance(connection, FrameConnection)
         assert connection.local == (shown, 9876)
 
     check()

@@ -17,6 +17,7 @@ from remoting.bodies.routes import TopicRouteData
 from remoting.connection import Connection, Handler
 from remoting.declare import Header, Request
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
+from remoting.frame_connection import FrameConnection
 from remoting.limits import ConnectionLimits
 from remoting.requests.client import GetConsumerListByGroup
 from remoting.requests.namesrv import GetBrokerClusterInfo, GetRouteInfoByTopic
@@ -87,7 +88,7 @@ class Cluster:
         self._handlers = handlers or {}
         self._timeout_s = timeout_s
         self._nursery: trio.Nursery | None = None
-        self._connections: dict[str, Connection] = {}
+        self._connections: dict[str, FrameConnection] = {}
         self._locks: dict[str, trio.Lock] = {}
         self._grown_bytes = 0
         self._decoding = trio.CapacityLimiter(MAX_DECODING_THREADS)
@@ -188,7 +189,7 @@ class Cluster:
                 del self._locks[address]
                 self._connections.pop(address, None)
 
-    async def _open(self, address: str) -> Connection:
+    async def _open(self, address: str) -> FrameConnection:
         if self._nursery is None:
             raise RemotingClosed("the cluster is not running")
         try:
@@ -199,7 +200,7 @@ class Cluster:
             transport = await self._opener(host, port)
         if limit.cancelled_caught:
             raise RemotingTimeout(f"no connection to {address} within {self._timeout_s} s")
-        connection = Connection(
+        connection = FrameConnection(
             transport,
             self._handlers,
             self._nursery,

@@ -8,11 +8,12 @@ import trio
 from codec.command import Command, encode_response
 from codec.constants import ResponseCode
 from codec.errors import FrameError
-from remoting import connection as connection_module
-from remoting.connection import MAX_REMARK_CHARS, Connection, encode_failure
+from remoting import frame_connection as connection_module
+from remoting.connection import MAX_REMARK_CHARS, encode_failure
 from remoting.connection_state import StateSlot
 from remoting.declare import REQUESTS, Header, Request
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
+from remoting.frame_connection import FrameConnection
 from remoting.limits import ConnectionLimits
 from remoting.tests.virtual import LONG_TURN_S, Bench, Kernel, frame, settle, virtual
 
@@ -405,7 +406,7 @@ async def test_a_defect_outside_of_requests_ends_one_connection_only(caplog, mon
         bench = Bench(nursery, HANDLERS)
         other = Bench(nursery, HANDLERS)
         await settle()
-        monkeypatch.setattr(Connection, "_next_read_bytes", lambda connection: 1 / 0)
+        monkeypatch.setattr(FrameConnection, "_next_read_bytes", lambda connection: 1 / 0)
         await bench.feed(frame(ECHO, 1))
         assert bench.connection.closed
         monkeypatch.undo()
@@ -679,7 +680,7 @@ async def test_cancelling_the_nursery_closes():
         await settle()
         nursery.cancel_scope.cancel()
     assert told == [bench.connection]
-    assert isinstance(bench.connection, Connection)
+    assert isinstance(bench.connection, FrameConnection)
 
 
 @virtual
@@ -710,7 +711,7 @@ async def test_the_rest_of_a_large_frame_is_read_in_small_pieces():
 @virtual
 async def test_connections_with_a_rest_share_one_turn(monkeypatch):
     """With fifty of them, each handles a fiftieth of a turn before the others are served."""
-    monkeypatch.setattr(Connection, "_sharing_turns", 49)
+    monkeypatch.setattr(FrameConnection, "_sharing_turns", 49)
     now_s = 0.0
     handled = []
 
@@ -720,7 +721,7 @@ async def test_connections_with_a_rest_share_one_turn(monkeypatch):
         handled.append(command.opaque)
         return encode_response(command.opaque, 0, None)
 
-    monkeypatch.setattr("remoting.connection.monotonic", lambda: now_s)
+    monkeypatch.setattr("remoting.frame_connection.monotonic", lambda: now_s)
     async with trio.open_nursery() as nursery:
         bench: Bench = Bench(nursery, {ECHO: handle}, small(max_turn_s=0.1))
         assert not bench.connection._feed(b"".join(frame(ECHO, opaque) for opaque in range(20)))
