@@ -16,10 +16,9 @@ from codec.message import decode_message
 from gateway.grpc_front import messages
 from gateway.grpc_front.access import RpcSender
 from gateway.grpc_front.broker_link import BrokerLink
-from gateway.grpc_front.conversion import to_grpc_message
+from gateway.grpc_front.conversion import subscription_to, to_grpc_message
 from gateway.grpc_front.rpc import Rpc
 from gateway.grpc_front.served_brokers import LocalBroker, LocalCluster
-from gateway.grpc_front.subscriptions import subscription_to
 from gateway.grpc_front.transactions import OpenTransaction, OpenTransactions
 from remoting.bodies.heartbeat import ConsumerData, HeartbeatData, ProducerData
 from remoting.connection import Connection

@@ -1,15 +1,18 @@
 """Stored messages as 5.x clients receive them. Source: GrpcConverter, 5.4.0."""
 
 import hashlib
-from typing import Final
+from typing import Any, Final
 
 from codec import properties as keys
+from codec.hashing import java_hash
 from codec.hosts import format_host
 from codec.java_numbers import parse_integer_or
 from codec.message import Message
 from codec.sysflag import COMPRESSED
+from gateway.broker.filters.message_filter import SQL92, SUBSCRIBE_ALL, TAG, split_tags
 from gateway.grpc_front import messages
-from gateway.grpc_front.times import set_ms
+from gateway.grpc_front.statuses import StatusError
+from remoting.bodies.heartbeat import SubscriptionData
 
 _TIMED: Final = (keys.DELAY_TIME_LEVEL, keys.TIMER_DELIVER_MS, keys.TIMER_DELAY_SEC)
 
@@ -77,3 +80,39 @@ def _set_delivery(system: messages.SystemProperties, properties: dict[str, str],
 
 _MAX_TIMESTAMP_MS: Final = 253_402_300_800_000
 """The year 10000, where timestamps of this format end."""
+
+
+def to_ms(time: Any) -> int:
+    """Return a Timestamp (since 1970) or a Duration in ms. Of values out of range, what they say."""
+    return int(time.seconds) * 1000 + int(time.nanos) // 1_000_000
+
+
+def set_ms(time: Any, milliseconds: int) -> None:
+    """Set a Timestamp or a Duration."""
+    time.seconds, rest_ms = divmod(milliseconds, 1000)
+    time.nanos = rest_ms * 1_000_000
+
+
+def subscription_to(topic: str, expression: messages.FilterExpression, version: int) -> SubscriptionData:
+    """Return a subscription of a 5.x client as brokers know it, with the tags of its expression.
+
+    Raises StatusError for an expression that is empty or names no tag. Source: FilterAPI.build, GrpcConverter, 5.4.0.
+    """
+    text = expression.expression
+    if expression.type == messages.SQL:
+        if not text.strip():
+            raise StatusError(messages.ILLEGAL_FILTER_EXPRESSION, "the SQL expression is empty")
+        return SubscriptionData(topic=topic, sub_string=text, sub_version=version, expression_type=SQL92)
+    if not text.strip() or text == SUBSCRIBE_ALL:
+        return SubscriptionData(topic=topic, sub_string=SUBSCRIBE_ALL, sub_version=version)
+    tags = list(dict.fromkeys(split_tags(text)))
+    if not tags:
+        raise StatusError(messages.ILLEGAL_FILTER_EXPRESSION, f"the expression {text!r} names no tag")
+    return SubscriptionData(
+        topic=topic,
+        sub_string=text,
+        tags_set=tags,
+        code_set=[java_hash(tag) for tag in tags],
+        sub_version=version,
+        expression_type=TAG,
+    )

@@ -16,7 +16,7 @@ from codec.message import Message, iter_messages
 from gateway.broker.filters.message_filter import TAG
 from gateway.grpc_front import messages
 from gateway.grpc_front.broker_link import BrokerLink
-from gateway.grpc_front.conversion import to_grpc_message
+from gateway.grpc_front.conversion import set_ms, subscription_to, to_grpc_message, to_ms
 from gateway.grpc_front.names import (
     MIN_RECEIVE_INVISIBLE_MS,
     check_group,
@@ -28,8 +28,6 @@ from gateway.grpc_front.renewals import RENEWED_INVISIBLE_MS, HeldMessage, Renew
 from gateway.grpc_front.rpc import Method, Rpc, unary
 from gateway.grpc_front.served_brokers import LocalBroker, LocalCluster
 from gateway.grpc_front.statuses import OK, StatusError, make_status, overall_status, status_of
-from gateway.grpc_front.subscriptions import subscription_to
-from gateway.grpc_front.times import set_ms, to_ms
 from remoting.bodies.groups import SubscriptionGroupConfig
 from remoting.bodies.heartbeat import SubscriptionData
 from remoting.errors import RequestError

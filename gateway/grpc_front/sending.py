@@ -16,7 +16,7 @@ from codec.recall_handle import RecallHandle
 from codec.sysflag import COMPRESSED, TRANSACTION_PREPARED
 from codec.topics import DEFAULT_TOPIC, DLQ_PREFIX, RETRY_PREFIX
 from gateway.grpc_front import messages
-from gateway.grpc_front.consistent_hash import consistent_hash
+from gateway.grpc_front.conversion import to_ms
 from gateway.grpc_front.names import (
     check_message_type,
     check_tag,
@@ -27,7 +27,6 @@ from gateway.grpc_front.names import (
 from gateway.grpc_front.rpc import Method, Rpc, unary
 from gateway.grpc_front.served_brokers import LocalBroker, LocalCluster, type_of_topic
 from gateway.grpc_front.statuses import OK, StatusError, make_status, overall_status
-from gateway.grpc_front.times import to_ms
 from gateway.grpc_front.transactions import OpenTransaction, OpenTransactions
 from remoting.requests.send import RecallMessage, SendBatchMessage, SendMessageReply, SendMessageV2
 
@@ -297,3 +296,22 @@ def _check_user_properties(message: messages.Message) -> None:
             messages.MESSAGE_PROPERTIES_TOO_LARGE,
             f"the total size of user property is too large, max is {MAX_USER_PROPERTY_BYTES}",
         )
+
+
+_HASH_FACTOR: Final = 2862933555777941757
+_HASH_MASK: Final = (1 << 64) - 1
+
+
+def consistent_hash(hashed: int, buckets: int) -> int:
+    """Return the bucket of a signed hash code, as the official Proxy does for the queue of a message group.
+
+    Source: com.google.common.hash.Hashing.consistentHash of Guava (Lamping and Veach, "A fast, minimal memory,
+    consistent hash algorithm").
+    """
+    state, candidate = hashed & _HASH_MASK, 0
+    while True:
+        state = (_HASH_FACTOR * state + 1) & _HASH_MASK
+        following = int((candidate + 1) / (((state >> 33) + 1) / (1 << 31)))
+        if following >= buckets:
+            return candidate
+        candidate = following

@@ -8,12 +8,12 @@ from typing import Final
 from gateway.auth.access_control import AccessDenied
 from gateway.grpc_front import messages
 from gateway.grpc_front.clients import CONSUMERS, Clients, GrpcClient
+from gateway.grpc_front.conversion import set_ms
 from gateway.grpc_front.framing import GrpcError, GrpcStatus
 from gateway.grpc_front.names import check_group, check_topic
 from gateway.grpc_front.rpc import Method, Rpc, unary
 from gateway.grpc_front.served_brokers import LocalCluster
 from gateway.grpc_front.statuses import OK, StatusError, make_status, status_of
-from gateway.grpc_front.times import set_ms
 from remoting.bodies.groups import SubscriptionGroupConfig
 from remoting.errors import RequestError
 

@@ -21,12 +21,11 @@ from gateway.http_server.errors import ConsoleError
 from gateway.http_server.exposition import CONTENT_TYPE, render_exposition
 from gateway.http_server.http_connection import HttpConnection, HttpRequest, Page
 from gateway.http_server.settings import ConsoleSettings
-from gateway.http_server.transport_stream import TransportStream
 from gateway.runtime.listener_tls import listener_acceptor
 from gateway.runtime.metrics import Metric, MetricRegistry
 from gateway.runtime.process import ListenError
 from remoting.tls_acceptor import RELOAD_INTERVAL_S, TlsAcceptor
-from remoting.transport import SocketTransport
+from remoting.transport import Buffer, SocketTransport, Transport
 
 log = logging.getLogger(__name__)
 
@@ -332,3 +331,33 @@ def _json_page(answer: Any) -> Page:
 def _error_page(error: ConsoleError) -> Page:
     page = _json_page({"error": str(error)})
     return Page(page.content_type, page.content, error.headers)
+
+
+DEFAULT_READ_BYTES = 4096
+
+
+class TransportStream(trio.abc.Stream):
+    """A stream over a transport, such as TLS. An OSError of the transport becomes a BrokenResourceError."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self.remote_address = transport.remote[0]
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        try:
+            return await self._transport.receive(max_bytes or DEFAULT_READ_BYTES)
+        except OSError as error:
+            raise trio.BrokenResourceError from error
+
+    async def send_all(self, data: Buffer) -> None:
+        try:
+            await self._transport.send_all(data)
+        except OSError as error:
+            raise trio.BrokenResourceError from error
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def aclose(self) -> None:
+        self._transport.close()
+        await trio.lowlevel.checkpoint()

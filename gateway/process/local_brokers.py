@@ -15,8 +15,7 @@ from gateway.broker.assembly.service import BrokerService
 from gateway.broker.messages.stored_messages import find_topic
 from gateway.config.process import BrokerConfig, ServeConfig
 from gateway.namesrv.route_table import RouteTable
-from gateway.process.connection_metrics import connection_metrics
-from gateway.process.parts import ProcessParts, format_address
+from gateway.process.parts import ProcessParts, connection_metrics, format_address
 from gateway.runtime.metrics import Distribution, Metric
 from gateway.runtime.server_tls import build_opener
 from gateway.runtime.supervise import TaskSupervisor

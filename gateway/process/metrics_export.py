@@ -7,7 +7,7 @@ because both the receiver and the encoding may take long: it encodes a batch at 
 its own, so the loop waits for the interpreter for at most a few milliseconds. There is one push at a time; while it
 lasts, the next one is not begun, so a slow receiver costs one thread and never memory. A push that fails is counted and
 logged, and its numbers are not kept: all of them are cumulative, so that the next push has them. With
-`metricsInDelta` the next push has the growth of both (`sample_growth.py`).
+`metricsInDelta` the next push has the growth of both (`SampleGrowth`).
 
 Source: BrokerMetricsManager, 5.4.0. Deviation: the official broker cannot push over HTTP.
 """
@@ -70,8 +70,7 @@ class MetricsPush:
         prefix: str,
         labels: Mapping[str, str],
     ) -> None:
-        from gateway.process.otlp_samples import OtlpSamples
-        from gateway.process.sample_growth import SampleGrowth
+        from gateway.process.otlp_samples import OtlpSamples, SampleGrowth
 
         self._registry = registry
         self._exporter = exporter

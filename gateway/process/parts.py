@@ -3,7 +3,7 @@
 import logging
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from codec.hosts import format_host
@@ -11,6 +11,7 @@ from gateway.config.live import official_values
 from gateway.config.process import ServeConfig
 from gateway.process.access import ProcessAccess
 from gateway.runtime.file_limit import within_file_limit
+from gateway.runtime.metrics import Metric
 from gateway.runtime.process import ListenError
 from gateway.runtime.published_ports import find_default_gateway, show_loopback_to_host
 from gateway.runtime.run_blocking import RunBlocking
@@ -18,7 +19,7 @@ from gateway.runtime.server_tls import build_acceptor
 from remoting.frame_connection import FrameConnection
 from remoting.limits import ConnectionLimits
 from remoting.reactor import Reactor
-from remoting.server import AcceptTransport, ConnectionType, ServerLimits, open_listeners
+from remoting.server import AcceptTransport, ConnectionType, RemotingServer, ServerLimits, open_listeners
 from remoting.tls_acceptor import TlsAcceptor
 from storage.clock import Clock, SystemClock
 from storage.files import Files
@@ -111,3 +112,14 @@ def format_address(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "127.0.0.1"}.get(host, host)
     return format_host((host, port))
+
+
+def connection_metrics(part: str, server: RemotingServer) -> Iterator[Metric]:
+    """Yield the number of connections of a listener, and the memory that they hold."""
+    labels = {"part": part}
+    connections = tuple(server.connections)
+    yield Metric("connections", len(connections), "open connections", "gauge", labels)
+    unfinished = sum(each.input_bytes for each in connections)
+    yield Metric("unfinished_frame_bytes", unfinished, "received bytes of unfinished frames", "gauge", labels)
+    unread = sum(each.output_bytes for each in connections)
+    yield Metric("unread_answer_bytes", unread, "bytes of answers that peers have not read", "gauge", labels)

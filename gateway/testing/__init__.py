@@ -6,7 +6,7 @@
         producer = connect(rocketmq.namesrv_address)
 
 Two seams make this possible and cost real servers nothing. All parts of a broker ask one injected clock: its wall
-clock can be moved ahead (`time_control.py`, and `client_times.py` for times in requests), its monotonic clock cannot,
+clock can be moved ahead (`servers.py`, and `connection.py` for times in requests), its monotonic clock cannot,
 or clients would count as dead. And a server takes the type of its connections as a parameter: `connection.py` strikes
 requests before their handler, and answers when they are written.
 

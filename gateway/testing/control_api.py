@@ -1,7 +1,7 @@
 """The control API: what `RocketMQ` offers to Python, over HTTP for tests in any language.
 
 Each operation is declared once, with the schemas of what it takes and answers; the routes and the OpenAPI document
-(`openapi.py`) are made from these declarations.
+(`control_server.py`) are made from these declarations.
 """
 
 import base64

@@ -2,7 +2,6 @@ import gzip
 
 import pytest
 
-from gateway.grpc_front.consistent_hash import consistent_hash
 from gateway.grpc_front.framing import (
     GrpcError,
     GrpcStatus,
@@ -11,6 +10,7 @@ from gateway.grpc_front.framing import (
     frame_message,
     parse_timeout,
 )
+from gateway.grpc_front.sending import consistent_hash
 
 
 def compressed(message):

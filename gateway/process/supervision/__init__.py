@@ -9,7 +9,7 @@ The supervisor runs the namesrv and the HTTP port. It starts every broker with a
 the process inherits (`broker_process.py`). Over it both sides send remoting requests: the broker registers as with any
 namesrv (`gateway.namesrv.child_broker` says why it counts as local) and reports that it listens; the supervisor asks
 for its state and tells it to stop (`supervisor_link.py`). What a broker process logs goes through a pipe to the
-supervisor, the only writer of standard error (`log_lines.py`).
+supervisor, the only writer of standard error (`LogLines`).
 
 Invariants:
 

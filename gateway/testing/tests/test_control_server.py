@@ -14,9 +14,8 @@ from gateway.config.sources import ConfigError, load_config
 from gateway.runtime.stop_signals import StopSignals
 from gateway.testing import control_server
 from gateway.testing.control_api import OPERATIONS
-from gateway.testing.control_server import ControlledServer, build_console, control_settings
+from gateway.testing.control_server import ControlledServer, build_console, build_document, control_settings
 from gateway.testing.faults import FaultTable
-from gateway.testing.openapi import build_document
 from gateway.testing.servers import open_servers
 from gateway.testing.tests.clients import Client
 from gateway.testing.tests.schemas import TYPES, find_mismatches

@@ -8,7 +8,7 @@ import pytest
 from gateway.config.auth import AuthConfig
 from gateway.config.process import NamesrvConfig, ProcessConfig, ServeConfig
 from gateway.config.tls import TlsConfig
-from gateway.process.start_summary import describe_access, describe_tls, log_start
+from gateway.process.server import describe_access, describe_tls, log_start
 from gateway.runtime.logs import KeyValueFormatter
 from gateway.tests.configs import broker_config
 
@@ -18,7 +18,7 @@ def lines():
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(KeyValueFormatter())
-    logger = logging.getLogger("gateway.process.start_summary")
+    logger = logging.getLogger("gateway.process.server")
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     yield lambda: stream.getvalue().splitlines()

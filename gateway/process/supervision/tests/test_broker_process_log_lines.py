@@ -2,7 +2,7 @@
 
 from random import Random
 
-from gateway.process.supervision.log_lines import MAX_LINE_BYTES, LogLines
+from gateway.process.supervision.broker_process import MAX_LINE_BYTES, LogLines
 
 
 def test_lines_are_whole_however_the_output_is_cut() -> None:
