@@ -224,7 +224,7 @@ COMMANDS: Final = {
         "Run a gateway between clients and a cluster, which prepares the move to another cluster.",
     ),
     "store": LazyCommand(
-        "gateway.store_commands.root",
+        "gateway.commands.store.commands",
         "Inspect, verify, dump, repair and back up the store folder of this broker or an official one.",
     ),
     "topic": LazyCommand("gateway.admin.commands.topic", "List, describe, create, change and delete topics."),

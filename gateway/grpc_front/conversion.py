@@ -1,4 +1,4 @@
-"""Stored messages as 5.x clients receive them. Source: GrpcConverter, 5.4.0."""
+"""Converts messages, times and subscriptions between the protocol and brokers. Source: GrpcConverter, 5.4.0."""
 
 import hashlib
 from typing import Any, Final

@@ -146,7 +146,7 @@ ROOMS: Mapping[str, set[str]] = {
         "gateway.process",
         "gateway.runtime",
     },
-    "gateway.store_commands": {"gateway.broker.messages", "gateway.config", "gateway.runtime"},
+    "gateway.commands.store": {"gateway.broker.messages", "gateway.config", "gateway.runtime"},
     # Commands that ask the servers of a cluster.
     "gateway.admin": {"gateway.config"},
     "gateway.admin.commands": {"gateway.admin"},

@@ -1,7 +1,7 @@
-"""Options that all store commands share, and the store that they open."""
+"""Options that all store commands share, the store that they open, and the tables that they print."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -88,3 +88,27 @@ def open_reader(directory: str, files: tuple[str, ...], sets: tuple[str, ...]) -
             yield reader
         finally:
             reader.close()
+
+
+def format_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Return a heading and rows as aligned plain text; numbers, with thousands separators, to the right.
+
+    The text is empty if there are no rows.
+    """
+    if not rows:
+        return ""
+    cells = [list(header)] + [[_cell_text(value) for value in row] for row in rows]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
+    numeric = [all(isinstance(row[column], int) for row in rows) for column in range(len(header))]
+    lines = []
+    for row in cells:
+        padded = [
+            text.rjust(width) if right else text.ljust(width)
+            for text, width, right in zip(row, widths, numeric, strict=True)
+        ]
+        lines.append("  ".join(padded).rstrip())
+    return "\n".join(lines)
+
+
+def _cell_text(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,1 @@
+"""The commands `rmq-gateway store …`; the work behind them is in `storage/tools`."""

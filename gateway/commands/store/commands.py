@@ -1,0 +1,360 @@
+"""The commands `rmq-gateway store …`: look into the files of a store, check, repair and copy them.
+
+Each command imports what it needs of `storage/tools` when it runs, so that `--help` and shell completion stay fast.
+"""
+
+import sys
+from dataclasses import asdict
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gateway.commands.store.options import (
+    format_table,
+    json_option,
+    open_reader,
+    report_store_errors,
+    store_options,
+)
+from toolkit.exit_codes import ExitCode
+from toolkit.option_types import TimeType
+from toolkit.progress import show_progress
+from toolkit.times import format_time
+
+if TYPE_CHECKING:
+    from storage.tools.findings import StoreFinding
+    from storage.tools.repair import RepairPlan
+    from storage.tools.summary import StoreSummary
+    from storage.tools.verify import Verification
+
+
+_STATES = {
+    "open": "open, a broker may be writing",
+    "crashed": "not closed: the last broker was killed, or the machine stopped",
+    "closed": "closed in order",
+}
+
+
+@click.command()
+@store_options
+@click.option(
+    "-t", "--topic", "pattern", default="*", metavar="PATTERN", help="Only topics like this (shell pattern)."
+)
+@json_option
+def inspect(
+    directory: str, files: tuple[str, ...], sets: tuple[str, ...], pattern: str, as_json: bool
+) -> None:
+    """Show log segments, queues, groups with their lag, index, timer, checkpoint, and whether DIR is open.
+
+    Reads only the ends of files, so that it is quick; "verify" reads everything. Never writes. A broker may have the
+    store open: every line is then true of the moment at which it was read.
+    """
+    import orjson
+
+    from storage.tools.summary import summarize_store
+
+    with open_reader(directory, files, sets) as reader:
+        summary = summarize_store(reader)
+    if as_json:
+        for value in summary.to_values():
+            if fnmatchcase(value.get("topic", pattern), pattern) or "topic" not in value:
+                click.echo(orjson.dumps(value))
+        return
+    click.echo("\n\n".join(_describe(summary, pattern)))
+
+
+def _describe(summary: "StoreSummary", pattern: str) -> list[str]:
+    """Return the parts of the text for people."""
+    queues = [queue for queue in summary.queues if fnmatchcase(queue.topic, pattern)]
+    groups = [group for group in summary.groups if fnmatchcase(group.topic, pattern)]
+    problems = [segment.problem for segment in summary.segments]
+    problems += [queue.problem for queue in queues] + [file.problem for file in summary.index]
+    parts = [
+        _describe_store(summary),
+        format_table(
+            ("log file", "bytes", "first offset", "end offset", "first stored", "last stored"),
+            [
+                (
+                    segment.file.rpartition("/")[2],
+                    segment.bytes,
+                    segment.first_offset,
+                    segment.end_offset,
+                    format_time(segment.first_store_ms),
+                    format_time(segment.last_store_ms),
+                )
+                for segment in summary.segments
+            ],
+        ),
+        format_table(
+            ("topic", "queue", "min offset", "max offset", "messages"),
+            [
+                (queue.topic, queue.queue_id, queue.min_offset, queue.max_offset, queue.messages)
+                for queue in queues
+            ],
+        ),
+        format_table(
+            ("group", "topic", "queue", "committed", "lag"),
+            [(each.group, each.topic, each.queue_id, each.committed, each.lag) for each in groups],
+        ),
+        format_table(
+            ("index file", "keys", "first stored", "last stored", "first offset", "last offset"),
+            [
+                (
+                    each.file.rpartition("/")[2],
+                    each.keys,
+                    format_time(each.begin_ms),
+                    format_time(each.end_ms),
+                    each.begin_offset,
+                    each.end_offset,
+                )
+                for each in summary.index
+            ],
+        ),
+        _describe_progress(summary),
+    ]
+    parts.append("\n".join(f"Problem: {problem}" for problem in problems if problem))
+    return [part for part in parts if part]
+
+
+def _describe_store(summary: "StoreSummary") -> str:
+    state = _STATES[summary.state]
+    if summary.pid:
+        state += f": process {summary.pid}" + (f", {summary.command}" if summary.command else "")
+    size = f"{summary.end_offset - summary.first_offset:,} bytes"
+    topics = len({queue.topic for queue in summary.queues})
+    return (
+        f"{summary.root}\n{state}\n"
+        f"log from {summary.first_offset:,} to {summary.end_offset:,} ({size}), "
+        f"{topics:,} topics, {len(summary.queues):,} queues"
+    )
+
+
+def _describe_progress(summary: "StoreSummary") -> str:
+    checkpoint = summary.checkpoint
+    lines = [
+        f"checkpoint: log {format_time(checkpoint['log_ms'])}, queues {format_time(checkpoint['queues_ms'])}, "
+        f"index {format_time(checkpoint['index_ms'])}, confirmed to {checkpoint['confirmed_until']:,}"
+    ]
+    if summary.timer:
+        timer = summary.timer
+        lines.append(
+            f"timer: delivered before {format_time(timer['delivered_before_ms'])}, read to queue offset "
+            f"{timer['queue_offset']:,}, {timer['waiting']:,} waiting"
+        )
+    return "\n".join(lines)
+
+
+@click.command()
+@store_options
+@json_option
+def verify(directory: str, files: tuple[str, ...], sets: tuple[str, ...], as_json: bool) -> None:
+    """Read everything in DIR and report damage by file and byte. Never writes.
+
+    Checked: every message with its CRC, every queue entry against its message, that queue offsets have no gaps, every
+    index entry and slot, the tables and the checkpoint. A broker may have the store open; then messages that arrive
+    during the check are left out, and the ends of queues and log are not compared.
+
+    Exit code 0: no damage; 3: damage was found; 1: the store cannot be read.
+    """
+    sys.exit(verify_store(directory, files, sets, as_json))
+
+
+def verify_store(directory: str, files: tuple[str, ...], sets: tuple[str, ...], as_json: bool) -> ExitCode:
+    """Verify a store, print findings and totals, and return the exit code."""
+    from storage.tools.verify import Verification, bytes_to_read
+
+    with (
+        open_reader(directory, files, sets) as reader,
+        show_progress("verifying", lambda: bytes_to_read(reader)) as progress,
+    ):
+        verification = Verification(reader, progress)
+        for found in verification.run():
+            print_finding(found, as_json)
+        print_totals(verification, reader.state.may_change, as_json)
+    return ExitCode.REFUSED if verification.damage_count else ExitCode.DONE
+
+
+def print_finding(found: "StoreFinding", as_json: bool) -> None:
+    """Print one finding, as soon as it is made."""
+    if as_json:
+        print_json({"kind": "finding", **found.to_value()})
+        return
+    place = " ".join(
+        f"{name} {value}"
+        for name, value in (("topic", found.topic), ("queue", found.queue_id), ("offset", found.queue_offset))
+        if value is not None
+    )
+    place = f" ({place})" if place else ""
+    click.echo(f"{found.severity}: {found.file} at byte {found.offset}{place}: {found.reason}")
+
+
+def print_totals(verification: "Verification", is_open: bool, as_json: bool) -> None:
+    """Print what was read, and how much is damaged."""
+    counts = {
+        "messages": verification.log_check.messages,
+        "queues": verification.queue_check.queues,
+        "queue_entries": verification.queue_check.entries,
+        "index_entries": verification.index_check.entries,
+        "log_end": verification.log_check.end,
+        "damage": verification.damage_count,
+        "notes": verification.note_count,
+        "open": is_open,
+    }
+    if as_json:
+        print_json({"kind": "summary", **counts})
+        return
+    verdict = f"{counts['damage']:,} damaged places" if counts["damage"] else "no damage"
+    click.echo(
+        f"{counts['messages']:,} messages, {counts['queue_entries']:,} entries of {counts['queues']:,} queues and "
+        f"{counts['index_entries']:,} index entries read: {verdict}"
+        + (", as far as can be told while a broker has the store open" if is_open else "")
+    )
+
+
+def print_json(value: dict[str, Any]) -> None:
+    """Print one line of JSON."""
+    import orjson
+
+    click.echo(orjson.dumps(value))
+
+
+@click.command()
+@store_options
+@click.option(
+    "-t", "--topic", default="", metavar="TOPIC", help="Only this topic; its queues are read in turn."
+)
+@click.option("-q", "--queue", "queue_id", type=click.IntRange(0), help="Only this queue id.")
+@click.option("--from-offset", type=click.IntRange(0), default=0, help="First queue offset.")
+@click.option("--until-offset", type=click.IntRange(0), help="Queue offset before which to stop.")
+@click.option(
+    "--from", "from_ms", type=TimeType(), default=0, metavar="TIME", help="Stored at this time or later."
+)
+@click.option("--until", "until_ms", type=TimeType(), metavar="TIME", help="Stored before this time.")
+@click.option("-k", "--key", default="", metavar="KEY", help="Only messages with this key or unique key.")
+@click.option(
+    "--body",
+    type=click.Choice(["text", "base64", "none"]),
+    default="text",
+    help="How to print bodies; text: base64 for those that are no UTF-8 (default: text).",
+)
+@click.option("-n", "--limit", type=click.IntRange(1), metavar="N", help="Stop after N messages.")
+def dump(
+    directory: str, files: tuple[str, ...], sets: tuple[str, ...], body: str, limit: int | None, **given: Any
+) -> None:
+    """Print the messages in DIR as JSON lines: in the order of the log, or queue by queue with --topic.
+
+    Times are in ms since 1970 or such as 2026-01-31T12:00:00Z. Compressed bodies are inflated. Without --topic also
+    messages of deleted topics, and half messages, are printed. Never writes; a broker may have the store open.
+
+    Exit code 0: all could be read; 3: damage was passed over, and is reported on standard error; 1: the store cannot
+    be read.
+    """
+    from storage.tools.dump import DumpFilter, dump_messages, message_value
+    from storage.tools.findings import StoreFinding
+
+    printed = 0
+    is_damaged = False
+    with open_reader(directory, files, sets) as reader:
+        for found in dump_messages(reader, DumpFilter(**given)):
+            if isinstance(found, StoreFinding):
+                is_damaged = True
+                click.echo(f"{found.file} at byte {found.offset}: {found.reason}", err=True)
+                continue
+            print_json(message_value(found, body))
+            printed += 1
+            if printed == limit:
+                break
+    sys.exit(ExitCode.REFUSED if is_damaged else ExitCode.DONE)
+
+
+@click.command()
+@store_options
+@click.option("-y", "--yes", is_flag=True, help="Do not ask before writing.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be done.")
+def repair(directory: str, files: tuple[str, ...], sets: tuple[str, ...], yes: bool, dry_run: bool) -> None:
+    """Repair DIR, which no broker may have open: verify it, print the steps, ask, carry them out, verify again.
+
+    Damaged bytes of the log become fillers, which readers skip; queues and index are built again from the log. What
+    is cut, replaced or moved is kept in the folder "damaged" of the store.
+
+    Exit code 0: the store is whole; 3: damage is left, or with --dry-run, there is something to repair; 1: the store
+    is open or cannot be repaired, or you did not agree.
+    """
+    from gateway.runtime.logs import set_up_logging
+    from storage.tools.repair import carry_out
+
+    set_up_logging("error")
+    plan = _plan(directory, files, sets)
+    if plan.is_empty:
+        click.echo("Nothing to repair.")
+        return
+    steps = [f"  {number}. {step}" for number, step in enumerate(plan.describe(), 1)]
+    click.echo("\n".join(["Steps:", *steps]))
+    if dry_run:
+        sys.exit(ExitCode.REFUSED)
+    if not yes:
+        click.confirm("Write to the store?", abort=True)
+    with report_store_errors():
+        carry_out(plan)
+    click.echo("Repaired; verifying again:")
+    code = verify_store(directory, files, sets, as_json=False)
+    sys.exit(code)
+
+
+def _plan(directory: str, files: tuple[str, ...], sets: tuple[str, ...]) -> "RepairPlan":
+    """Verify the store, print the findings, and return the plan."""
+    from storage.tools.repair import plan_repair
+    from storage.tools.verify import bytes_to_read
+
+    with (
+        open_reader(directory, files, sets) as reader,
+        show_progress("verifying", lambda: bytes_to_read(reader)) as progress,
+    ):
+        return plan_repair(
+            reader,
+            progress,
+            lambda found: print_finding(found, as_json=False),
+            index_sizes_known=bool(files or sets),
+        )
+
+
+@click.command()
+@store_options
+@click.argument("target", metavar="TARGET", type=click.Path())
+@json_option
+def backup(directory: str, files: tuple[str, ...], sets: tuple[str, ...], target: str, as_json: bool) -> None:
+    """Copy the store in DIR to TARGET, a folder that does not exist yet. A broker may have the store open.
+
+    The copy holds every message that was acknowledged before the command began, and opens in this broker and in an
+    official one. It is made in TARGET.partial and renamed when it is complete and on the disk. To restore it, copy
+    TARGET to the place of a store: `cp -r --sparse=always TARGET STORE`.
+
+    Exit code 0: the copy is complete; 1: there is none, because it does not fit, TARGET exists, or DIR is damaged.
+    """
+    from storage.tools.backup import allocated_bytes, back_up
+
+    with (
+        open_reader(directory, files, sets) as reader,
+        show_progress("copying", lambda: allocated_bytes(reader)) as progress,
+    ):
+        result = back_up(reader, target, progress)
+    if as_json:
+        print_json({"kind": "backup", **asdict(result)})
+        return
+    click.echo(
+        f"{result.target}: log from {result.first_offset:,} to {result.end_offset:,}, {result.bytes:,} bytes copied"
+    )
+    if result.needs_recovery:
+        click.echo("The broker that opens it will add missing queue entries, as after a crash.")
+    if result.left_out:
+        click.echo(f"Not copied, because no broker needs them: {', '.join(result.left_out)}")
+
+
+@click.group()
+def store() -> None:
+    """Inspect, verify, dump, repair and back up the store folder of this broker or an official one."""
+
+
+for _command in (inspect, verify, dump, repair, backup):
+    store.add_command(_command)
