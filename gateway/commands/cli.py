@@ -23,23 +23,23 @@ Function = Callable[..., Any]
 def foreign_packages(packages: tuple[str, ...] = OUR_PACKAGES) -> list[str]:
     """Return our packages that Python would import from another distribution, as `name at place`."""
     home = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
-    found = []
+    problems = []
     for name in packages:
         spec = importlib.util.find_spec(name)
         places = (
             [*(spec.submodule_search_locations or ()), spec.origin or "no file"] if spec else ["no place"]
         )
         if os.path.realpath(places[0]) != os.path.realpath(os.path.join(home, name)):
-            found.append(f"{name} at {places[0]}")
-    return found
+            problems.append(f"{name} at {places[0]}")
+    return problems
 
 
 def refuse_foreign_packages() -> None:
     """Exit with an error if a package of another distribution would be imported under one of our names."""
-    found = foreign_packages()
-    if found:
+    packages = foreign_packages()
+    if packages:
         raise click.ClickException(
-            f"packages of another distribution shadow ours: {', '.join(found)}. "
+            f"packages of another distribution shadow ours: {', '.join(packages)}. "
             "Install rmq-gateway into an environment of its own."
         )
 
@@ -135,8 +135,8 @@ class LazyGroup(click.Group):
         if name not in self._lazy:
             return super().get_command(context, name)
         module, _, variable = self._lazy[name].place.partition(":")
-        found: click.Command = getattr(importlib.import_module(module), variable or name)
-        return found
+        command: click.Command = getattr(importlib.import_module(module), variable or name)
+        return command
 
     def describe_commands(self, context: click.Context, start: str = "") -> list[tuple[str, str]]:
         """Return names that begin with a text, each with its help."""
@@ -159,8 +159,8 @@ class LazyGroup(click.Group):
         """Return the commands and options that begin with a text."""
         from click.shell_completion import CompletionItem
 
-        found = [CompletionItem(name, help=text) for name, text in self.describe_commands(ctx, incomplete)]
-        return found + click.Command.shell_complete(self, ctx, incomplete)
+        items = [CompletionItem(name, help=text) for name, text in self.describe_commands(ctx, incomplete)]
+        return items + click.Command.shell_complete(self, ctx, incomplete)
 
 
 class _Commands(LazyGroup):
@@ -175,11 +175,11 @@ class _Commands(LazyGroup):
         own = super().get_command(context, name)
         return own or next((entry_point.load() for entry_point in self._brought(name=name)), None)
 
-    def _brought(self, **wanted: Any) -> Any:
+    def _brought(self, **options: Any) -> Any:
         """Return the entry points of other packages."""
         from importlib.metadata import entry_points  # slow to import, and servers start without it
 
-        return entry_points(group=self.ENTRY_POINTS, **wanted)
+        return entry_points(group=self.ENTRY_POINTS, **options)
 
 
 COMMANDS: Final = {
@@ -275,9 +275,9 @@ def main() -> None:
 )
 @broker_options
 @common_options
-def serve(**given: Any) -> None:
+def serve(**options: Any) -> None:
     """Run a namesrv and brokers, in one process unless --processes is given."""
-    start_servers("serve", given)
+    start_servers("serve", options)
 
 
 @main.group(cls=LazyGroup, lazy={"config": NAMESRV_CONFIG}, invoke_without_command=True)
@@ -290,10 +290,10 @@ def serve(**given: Any) -> None:
 )
 @common_options
 @click.pass_context
-def namesrv(context: click.Context, /, **given: Any) -> None:
+def namesrv(context: click.Context, /, **options: Any) -> None:
     """Run a namesrv only; or read and change the settings of one that runs."""
     if context.invoked_subcommand is None:
-        start_servers("namesrv", given)
+        start_servers("namesrv", options)
 
 
 @main.group(cls=LazyGroup, lazy={"config": BROKER_CONFIG}, invoke_without_command=True)
@@ -310,10 +310,10 @@ def namesrv(context: click.Context, /, **given: Any) -> None:
 @broker_options
 @common_options
 @click.pass_context
-def broker(context: click.Context, /, **given: Any) -> None:
+def broker(context: click.Context, /, **options: Any) -> None:
     """Run a broker only; or read and change the settings of one that runs."""
     if context.invoked_subcommand is None:
-        start_servers("broker", given)
+        start_servers("broker", options)
 
 
 @main.command()
@@ -359,7 +359,7 @@ def namesrv_files(directory: str) -> list[Any]:
     return [SourceValue(key, os.path.join(directory, name), "--store") for key, name in names.items()]
 
 
-def start_servers(role: Any, given: dict[str, Any]) -> None:
+def start_servers(role: Any, options: dict[str, Any]) -> None:
     """Build the configuration and run the servers until a signal stops them."""
     from gateway.config.sources import ConfigError, SourceValue, load_config
     from toolkit.exit_codes import ConfigurationError
@@ -367,14 +367,14 @@ def start_servers(role: Any, given: dict[str, Any]) -> None:
     refuse_foreign_packages()
     flags = [
         SourceValue(FLAG_KEYS[name], "true" if value is True else str(value), _flag_of(name))
-        for name, value in given.items()
+        for name, value in options.items()
         if name in FLAG_KEYS and value is not None
     ]
-    if role == "serve" and given.get("store"):
-        flags[:0] = namesrv_files(os.path.join(given["store"], "namesrv"))
+    if role == "serve" and options.get("store"):
+        flags[:0] = namesrv_files(os.path.join(options["store"], "namesrv"))
     try:
         configuration = load_config(
-            role, given["files"], os.environ, given["sets"], flags, strict=given["strict"]
+            role, options["files"], os.environ, options["sets"], flags, strict=options["strict"]
         )
     except ConfigError as problem:
         raise ConfigurationError(str(problem)) from problem

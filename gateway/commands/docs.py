@@ -35,11 +35,11 @@ def find_documents() -> Path:
 
 def list_pages(folder: Path) -> dict[str, str]:
     """Return the titles of all pages by their names, such as ``how-to/serve``."""
-    found = {}
+    documents = {}
     for path in sorted(folder.rglob("*.md")):
         first = path.read_text(encoding="utf-8").partition("\n")[0]
-        found[path.relative_to(folder).with_suffix("").as_posix()] = first.lstrip("# ")
-    return found
+        documents[path.relative_to(folder).with_suffix("").as_posix()] = first.lstrip("# ")
+    return documents
 
 
 @click.command()
@@ -50,11 +50,11 @@ def docs(page: str | None, folder: bool) -> None:
 
     The folder also has examples of container deployment, in deploy/.
     """
-    place = find_documents()
+    directory = find_documents()
     if folder:
-        click.echo(place.parent)
+        click.echo(directory.parent)
         return
-    pages = list_pages(place)
+    pages = list_pages(directory)
     if page is None:
         width = max(map(len, pages))
         click.echo("\n".join(f"{name:<{width}}  {title}" for name, title in pages.items()))
@@ -65,4 +65,4 @@ def docs(page: str | None, folder: bool) -> None:
         if len(similar) != 1:
             raise click.UsageError(f"no document {page!r}; `rmq-gateway docs` lists all")
         chosen = similar[0]
-    click.echo_via_pager((place / f"{chosen}.md").read_text(encoding="utf-8"))
+    click.echo_via_pager((directory / f"{chosen}.md").read_text(encoding="utf-8"))

@@ -56,8 +56,8 @@ class RpcSender:
         expected = hmac.digest(
             user.password.encode(), self._date_time.encode("utf-8", "replace"), hashlib.sha1
         )
-        given = fields.get("Signature", "").lower().encode("utf-8", "replace")
-        if not hmac.compare_digest(given, expected.hex().encode()):
+        signature = fields.get("Signature", "").lower().encode("utf-8", "replace")
+        if not hmac.compare_digest(signature, expected.hex().encode()):
             raise self._denied(name, "check signature failed.")
         return Credentials(user.name, user.password)
 

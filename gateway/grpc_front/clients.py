@@ -128,8 +128,8 @@ class GrpcClient:
             return
         half = decode_message(check.body)
         transaction_id = check.transaction_id or half.unique_key or ""
-        place = OpenTransaction(broker.name, check.tran_state_table_offset, check.commit_log_offset)
-        self._transactions.add(half.topic, transaction_id, place)
+        transaction = OpenTransaction(broker.name, check.tran_state_table_offset, check.commit_log_offset)
+        self._transactions.add(half.topic, transaction_id, transaction)
         self.telemetry.send(
             messages.TelemetryCommand(
                 recover_orphaned_transaction_command=messages.RecoverOrphanedTransactionCommand(

@@ -61,7 +61,7 @@ class MessageReader:
         """Return the messages that are complete with ``data``. Raises GrpcError."""
         held = self._held
         held += data
-        found, position = [], 0
+        messages, position = [], 0
         while len(held) - position >= _PREFIX.size:
             compressed, size = _PREFIX.unpack_from(held, position)
             if size > self._max_bytes:
@@ -70,10 +70,10 @@ class MessageReader:
             if len(held) < end:
                 break
             message = bytes(memoryview(held)[position + _PREFIX.size : end])
-            found.append(self._unpack(message) if compressed else message)
+            messages.append(self._unpack(message) if compressed else message)
             position = end
         del held[:position]
-        return found
+        return messages
 
     def _unpack(self, message: bytes) -> bytes:
         if self._encoding != GZIP:
@@ -106,12 +106,12 @@ def frame_message(message: bytes) -> bytes:
 
 def parse_timeout(text: str) -> float:
     """Return the seconds of a ``grpc-timeout`` header. Raises GrpcError."""
-    found = _TIMEOUT(text)
-    if found is None:
+    match = _TIMEOUT(text)
+    if match is None:
         raise GrpcError(
             GrpcStatus.INVALID_ARGUMENT, f"grpc-timeout {text[:32]!r} is not a time such as 3S or 500m"
         )
-    return int(found[1]) * _UNIT_SECONDS[found[2]]
+    return int(match[1]) * _UNIT_SECONDS[match[2]]
 
 
 def encode_status_text(text: str) -> str:

@@ -308,8 +308,8 @@ class Http2Connection(FrameConnection):
 
     def _send_queued(self, stream_id: int) -> None:
         """Send on after the window of a stream, or with 0 that of the connection, has grown."""
-        for each in [stream_id] if stream_id else list(self._outboxes):
-            self._send_stream(each)
+        for number in [stream_id] if stream_id else list(self._outboxes):
+            self._send_stream(number)
 
     def _send_stream(self, stream_id: int) -> None:
         outbox = self._outboxes.get(stream_id)

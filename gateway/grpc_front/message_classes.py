@@ -19,10 +19,10 @@ def load_classes(encoded: str) -> dict[str, Any]:
     described = descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(encoded))
     pool.Add(described)
     file = pool.FindFileByName(described.name)
-    found: dict[str, Any] = {
+    classes: dict[str, Any] = {
         name: message_factory.GetMessageClass(message) for name, message in file.message_types_by_name.items()
     }
     for name, enumeration in file.enum_types_by_name.items():
-        found[name] = EnumTypeWrapper(enumeration)
-        found.update({value.name: value.number for value in enumeration.values})
-    return found
+        classes[name] = EnumTypeWrapper(enumeration)
+        classes.update({value.name: value.number for value in enumeration.values})
+    return classes

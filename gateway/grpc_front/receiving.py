@@ -123,22 +123,22 @@ class ReceiveMethods:
                 on_unclaimed=lambda late: self._return_unclaimed(rpc, link, broker, late, topic, group),
             )
             with trio.CancelScope(shield=True):
-                found = await self._pass_on(rpc, link, broker, reply, subscription, config)
+                deliveries = await self._pass_on(rpc, link, broker, reply, subscription, config)
             if rpc.is_cancelled:
-                self._return_messages(rpc, link, [receipt for _, receipt in found], topic, group)
+                self._return_messages(rpc, link, [receipt for _, receipt in deliveries], topic, group)
                 return
         finally:
             link.close("the receive has ended")
-        self._answer(rpc, reply, found, request)
+        self._answer(rpc, reply, deliveries, request)
 
     def _answer(
         self,
         rpc: Rpc,
         reply: PopMessageReply,
-        found: list[tuple[Message, MessageReceipt]],
+        deliveries: list[tuple[Message, MessageReceipt]],
         request: messages.ReceiveMessageRequest,
     ) -> None:
-        if not found:
+        if not deliveries:
             if reply.code == ResponseCode.POLLING_FULL:
                 status = make_status(messages.TOO_MANY_REQUESTS, "polling full")
             else:
@@ -146,11 +146,11 @@ class ReceiveMethods:
                     messages.MESSAGE_NOT_FOUND,
                     "no new message" if reply.code else "no match message",
                 )
-            for each in failed_receive(status, self._cluster.clock.now_ms()):
-                rpc.send(each)
+            for answer in failed_receive(status, self._cluster.clock.now_ms()):
+                rpc.send(answer)
             return
         rpc.send(messages.ReceiveMessageResponse(status=OK))
-        for message, receipt in found:
+        for message, receipt in deliveries:
             converted = to_grpc_message(message, receipt.text)
             set_ms(converted.system_properties.invisible_duration, receipt.invisible_time)
             rpc.send(messages.ReceiveMessageResponse(message=converted))
@@ -180,7 +180,7 @@ class ReceiveMethods:
     ) -> list[tuple[Message, MessageReceipt]]:
         """Return the messages of a pop that the consumer gets. Others are acknowledged, or given up."""
         receipts = PopReceipts(reply, broker.name)
-        found = []
+        deliveries = []
         for message in iter_messages(reply.body):
             receipt = receipts.receipt_of(message)
             message.reconsume_times = receipts.times_consumed(message)
@@ -195,8 +195,8 @@ class ReceiveMethods:
                     )
                 )
             else:
-                found.append((message, receipt))
-        return found
+                deliveries.append((message, receipt))
+        return deliveries
 
     @staticmethod
     async def _try(work: Any) -> None:
@@ -210,8 +210,8 @@ class ReceiveMethods:
     ) -> None:
         """Make messages visible soon that were popped while the client gave up."""
         receipts = PopReceipts(reply, broker.name)
-        found = [receipts.receipt_of(message) for message in iter_messages(reply.body)]
-        self._return_messages(rpc, link, found, topic, group)
+        popped = [receipts.receipt_of(message) for message in iter_messages(reply.body)]
+        self._return_messages(rpc, link, popped, topic, group)
 
     @staticmethod
     def _return_messages(
@@ -324,8 +324,8 @@ def failed_receive(status: messages.Status, now_ms: int) -> list[messages.Receiv
 def _poll_time(rpc: Rpc, request: messages.ReceiveMessageRequest) -> int:
     """Return how long (ms) a receive may wait. Raises StatusError if its deadline is too close."""
     left_ms = math.inf if math.isinf(rpc.left_s) else rpc.left_s * 1000
-    asked = request.long_polling_timeout if request.HasField("long_polling_timeout") else None
-    poll_ms = min(MAX_POLL_MS, left_ms) if asked is None else to_ms(asked)
+    duration = request.long_polling_timeout if request.HasField("long_polling_timeout") else None
+    poll_ms = min(MAX_POLL_MS, left_ms) if duration is None else to_ms(duration)
     poll_ms = min(max(poll_ms, MIN_POLL_MS), MAX_POLL_MS)
     if poll_ms <= left_ms:
         return int(poll_ms)

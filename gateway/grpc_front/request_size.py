@@ -29,22 +29,22 @@ def check_field_count(encoded: bytes, descriptor: Any) -> None:
     """
     if len(encoded) <= MAX_FIELDS * _MIN_FIELD_BYTES:
         return
-    left = MAX_FIELDS
+    allowed_fields = MAX_FIELDS
     parts = [(0, len(encoded), descriptor)]
     try:
         while parts:
             position, end, kind = parts.pop()
-            known = kind.fields_by_number
+            declared_fields = kind.fields_by_number
             while position < end:
-                left -= 1
-                if left < 0:
+                allowed_fields -= 1
+                if allowed_fields < 0:
                     raise GrpcError(
                         GrpcStatus.RESOURCE_EXHAUSTED,
                         f"a request has more than {MAX_FIELDS} fields: send less in one request",
                     )
                 tag, position = _read_varint(encoded, position)
                 size, position = _value_size(encoded, position, tag & 7)
-                field = known.get(tag >> 3)
+                field = declared_fields.get(tag >> 3)
                 if tag & 7 == _PART and field is not None and field.message_type is not None:
                     parts.append((position, min(position + size, end), field.message_type))
                 position += size

@@ -121,14 +121,14 @@ def _queue_permissions(config: TopicConfig) -> Iterator[int]:
         yield from [messages.NONE] * max(1, config.read_queue_nums, config.write_queue_nums)
 
 
-def _endpoints_for(rpc: Rpc, told: messages.Endpoints) -> messages.Endpoints:
+def _endpoints_for(rpc: Rpc, dialled: messages.Endpoints) -> messages.Endpoints:
     """Return the endpoints by which a client says that it reaches this port, else the address that it dialled."""
-    if told.addresses:
-        if told.ByteSize() > MAX_ENDPOINTS_BYTES:
+    if dialled.addresses:
+        if dialled.ByteSize() > MAX_ENDPOINTS_BYTES:
             raise StatusError(
                 messages.ILLEGAL_ACCESS_POINT, f"the endpoints take more than {MAX_ENDPOINTS_BYTES} bytes"
             )
-        return told
+        return dialled
     host, port = rpc.connection.local
     try:
         is_v6 = ipaddress.ip_address(host).version == 6

@@ -211,8 +211,8 @@ class Rpc:
         except GrpcError:
             raise
         except Exception as error:  # noqa: BLE001 - the one place where a request's failure becomes its answer
-            for each in self._method.fail(status_of(error)):
-                self.send(each)
+            for message in self._method.fail(status_of(error)):
+                self.send(message)
         else:
             if answer is not None:
                 self.send(answer)

@@ -75,8 +75,8 @@ class SendMethods:
         properties = [self._properties_of(rpc, message, request.messages[0]) for message in request.messages]
         config = self._cluster.require_topic(topic)
         if not topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
-            for each in properties:
-                check_message_type(type_of_topic(config), _type_of(each))
+            for message_properties in properties:
+                check_message_type(type_of_topic(config), _type_of(message_properties))
         broker, queue_id = self._choose_queue(request)
         reply = await self._store(rpc, broker, queue_id, request, properties)
         return self._answer(request, broker, reply, properties)
@@ -141,7 +141,7 @@ class SendMethods:
         )
         if is_batch:
             entries = zip(request.messages, properties, strict=True)
-            command.body = encode_batch((0, each.body, encode_properties(own)) for each, own in entries)
+            command.body = encode_batch((0, message.body, encode_properties(own)) for message, own in entries)
         else:
             command.body = first.body
         language = rpc.metadata.get("x-mq-language", "OTHER")

@@ -81,7 +81,9 @@ class LocalCluster:
 
     def find_topic(self, topic: str) -> TopicConfig | None:
         """Return a topic from the first broker that has it."""
-        return next((found for each in self.brokers if (found := each.topics.get(topic)) is not None), None)
+        return next(
+            (config for broker in self.brokers if (config := broker.topics.get(topic)) is not None), None
+        )
 
     def require_topic(self, topic: str) -> TopicConfig:
         """Return a topic. Raises StatusError if no broker has it."""
@@ -92,17 +94,19 @@ class LocalCluster:
 
     def find_group(self, group: str) -> SubscriptionGroupConfig | None:
         """Return a consumer group from the first broker that has it."""
-        return next((found for each in self.brokers if (found := each.groups.get(group)) is not None), None)
+        return next(
+            (config for broker in self.brokers if (config := broker.groups.get(group)) is not None), None
+        )
 
     def writable_queues(self, topic: str) -> list[tuple[LocalBroker, int]]:
         """Return the brokers that take messages of a topic, with the number of its queues on each."""
         self.require_topic(topic)
-        found = []
+        writable = []
         for broker in self.brokers:
             config = broker.topics.get(topic)
             if config is not None and config.perm & PERM_WRITE and config.write_queue_nums > 0:
-                found.append((broker, config.write_queue_nums))
-        return found
+                writable.append((broker, config.write_queue_nums))
+        return writable
 
     def next_turn(self) -> int:
         """Return a number that grows with each rpc, for choosing queues in rotation."""

@@ -126,7 +126,9 @@ class ClientMethods:
             _set_retries(policy, group)
         else:
             merged.publishing.validate_message_type = True
-            merged.publishing.max_body_size = min(each.max_message_bytes() for each in self._cluster.brokers)
+            merged.publishing.max_body_size = min(
+                broker.max_message_bytes() for broker in self._cluster.brokers
+            )
             policy.max_attempts = PRODUCER_ATTEMPTS
             backoff = policy.exponential_backoff
             set_ms(backoff.initial, PRODUCER_FIRST_BACKOFF_MS)
@@ -179,14 +181,16 @@ def name_of_type(client_type: int) -> str:
 
 def _set_retries(policy: messages.RetryPolicy, group: SubscriptionGroupConfig) -> None:
     """Set the delays of a group between the attempts to consume a message."""
-    told = group.group_retry_policy
-    if told.type == "EXPONENTIAL" and told.exponential_retry_policy is not None:
-        exponential = told.exponential_retry_policy
+    group_policy = group.group_retry_policy
+    if group_policy.type == "EXPONENTIAL" and group_policy.exponential_retry_policy is not None:
+        exponential = group_policy.exponential_retry_policy
         set_ms(policy.exponential_backoff.initial, exponential.initial)
         set_ms(policy.exponential_backoff.max, exponential.max)
         policy.exponential_backoff.multiplier = exponential.multiplier
         return
-    custom = None if told.customized_retry_policy is None else told.customized_retry_policy.next
+    custom = (
+        None if group_policy.customized_retry_policy is None else group_policy.customized_retry_policy.next
+    )
     policy.customized_backoff.ClearField("next")
     for delay_ms in custom or [seconds * 1000 for seconds in _STANDARD_RETRIES_S]:
         set_ms(policy.customized_backoff.next.add(), delay_ms)

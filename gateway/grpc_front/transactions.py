@@ -38,9 +38,9 @@ class OpenTransactions:
     def __init__(self) -> None:
         self._by_id: OrderedDict[tuple[str, str], OpenTransaction] = OrderedDict()
 
-    def add(self, topic: str, transaction_id: str, place: OpenTransaction) -> None:
+    def add(self, topic: str, transaction_id: str, transaction: OpenTransaction) -> None:
         """Remember a half message; a later place of the same one replaces the former."""
-        self._by_id[topic, transaction_id] = place
+        self._by_id[topic, transaction_id] = transaction
         self._by_id.move_to_end((topic, transaction_id))
         if len(self._by_id) > MAX_OPEN_TRANSACTIONS:
             self._by_id.popitem(last=False)
@@ -75,9 +75,9 @@ class TransactionMethods:
         topic, transaction_id = check_topic(request.topic), request.transaction_id
         if not transaction_id.strip():
             raise StatusError(messages.INVALID_TRANSACTION_ID, "transaction id cannot be empty")
-        place = self._transactions.take(topic, transaction_id)
-        broker = None if place is None else self._cluster.broker(place.broker_name)
-        if place is None or broker is None:
+        transaction = self._transactions.take(topic, transaction_id)
+        broker = None if transaction is None else self._cluster.broker(transaction.broker_name)
+        if transaction is None or broker is None:
             raise StatusError(
                 messages.INTERNAL_SERVER_ERROR,
                 "cannot found transaction data: it was ended already, or the server was restarted since; "
@@ -86,8 +86,8 @@ class TransactionMethods:
         end = EndTransaction(
             topic=topic,
             producer_group=topic,
-            tran_state_table_offset=place.queue_offset,
-            commit_log_offset=place.physical_offset,
+            tran_state_table_offset=transaction.queue_offset,
+            commit_log_offset=transaction.physical_offset,
             commit_or_rollback=_DECISIONS.get(request.resolution, TRANSACTION_NONE),
             from_transaction_check=request.source == messages.SOURCE_SERVER_CHECK,
             msg_id=request.message_id,

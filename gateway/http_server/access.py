@@ -106,10 +106,10 @@ class PasswordCheck:
             return True
         if self._turn.statistics().tasks_waiting >= MAX_WAITING_VERIFICATIONS:
             raise ConsoleError("too many passwords are being verified; try again", 503)
-        known = self._users.get(name)
+        user = self._users.get(name)
         async with self._turn:
-            matches = await self._run_blocking(lambda: (known or self._nobody).matches(password))
-        if known is None or not matches:
+            matches = await self._run_blocking(lambda: (user or self._nobody).matches(password))
+        if user is None or not matches:
             return False
         self._good_digests[name] = digest
         return True
@@ -134,16 +134,16 @@ class ConsoleAccess:
         self._passwords = PasswordCheck(users, run_blocking)
         self._failures = FailedAttempts(now_s)
 
-    async def authorize(self, asked: HttpRequest, address: str) -> Caller:
+    async def authorize(self, request: HttpRequest, address: str) -> Caller:
         """Return the sender of a request. Raises ConsoleError for one that may not send it."""
-        check_host(asked, self._hosts)
-        check_origin(asked)
-        caller = await self._authenticate(asked, address)
-        if asked.method not in READING_METHODS:
+        check_host(request, self._hosts)
+        check_origin(request)
+        caller = await self._authenticate(request, address)
+        if request.method not in READING_METHODS:
             if caller.role != OPERATOR:
                 raise ConsoleError(f"user {caller.name} may only look: this needs the role operator", 403)
             has_proof = caller.via_token or not self._needs_action_header
-            if not has_proof and not asked.headers.get(ACTION_HEADER):
+            if not has_proof and not request.headers.get(ACTION_HEADER):
                 raise ConsoleError(
                     "requests that change something need the header X-Requested-With (any value), which web "
                     "pages of other sites cannot set",
@@ -151,18 +151,18 @@ class ConsoleAccess:
                 )
         return caller
 
-    async def _authenticate(self, asked: HttpRequest, address: str) -> Caller:
+    async def _authenticate(self, request: HttpRequest, address: str) -> Caller:
         if not self._token and not self._roles:
             return Caller(_ANYBODY, OPERATOR)
-        scheme, _, given = asked.headers.get(b"authorization", b"").partition(b" ")
+        scheme, _, encoded = request.headers.get(b"authorization", b"").partition(b" ")
         if scheme.lower() == b"bearer" and self._token:
             self._refuse_too_many(_TOKEN_CALLER, address)
-            if hmac.compare_digest(given.strip(), self._token):
+            if hmac.compare_digest(encoded.strip(), self._token):
                 self._failures.forget(_TOKEN_CALLER, address)
                 return Caller(_TOKEN_CALLER, OPERATOR, via_token=True)
             self._fail(_TOKEN_CALLER, address)
         if scheme.lower() == b"basic" and self._roles:
-            name, password = _decode_basic(given)
+            name, password = _decode_basic(encoded)
             self._refuse_too_many(name, address)
             if await self._passwords.is_right(name, password):
                 self._failures.forget(name, address)
@@ -194,9 +194,9 @@ class ConsoleAccess:
         return ConsoleError(text, 401, tuple(ways))
 
 
-def check_host(asked: HttpRequest, names: Collection[str]) -> None:
+def check_host(request: HttpRequest, names: Collection[str]) -> None:
     """Raise ConsoleError for a Host header with a name other than localhost and ``names``."""
-    host = _host_of(asked.headers.get(b"host", b"localhost"))
+    host = _host_of(request.headers.get(b"host", b"localhost"))
     if host == "localhost" or host in names:
         return
     try:
@@ -209,15 +209,15 @@ def check_host(asked: HttpRequest, names: Collection[str]) -> None:
         ) from None
 
 
-def check_origin(asked: HttpRequest) -> None:
+def check_origin(request: HttpRequest) -> None:
     """Raise ConsoleError for a request that a web page of another site makes."""
-    origin = asked.headers.get(b"origin")
+    origin = request.headers.get(b"origin")
     if origin is not None:
         _, _, site = origin.lower().partition(b"://")
-        if not site or site != asked.headers.get(b"host", b"").lower():
+        if not site or site != request.headers.get(b"host", b"").lower():
             raise ConsoleError("requests from web pages of other sites are refused", 403)
-    fetched_from = asked.headers.get(b"sec-fetch-site", b"none")
-    follows_link = asked.method == "GET" and asked.headers.get(b"sec-fetch-mode") == b"navigate"
+    fetched_from = request.headers.get(b"sec-fetch-site", b"none")
+    follows_link = request.method == "GET" and request.headers.get(b"sec-fetch-mode") == b"navigate"
     if fetched_from not in (b"none", b"same-origin") and not follows_link:
         raise ConsoleError("requests from web pages of other sites are refused", 403)
 
@@ -230,10 +230,10 @@ def _host_of(header: bytes) -> str:
     return host.partition(":")[0] if host.count(":") <= 1 else host
 
 
-def _decode_basic(given: bytes) -> tuple[str, str]:
+def _decode_basic(encoded: bytes) -> tuple[str, str]:
     """Return name and password. Raises ConsoleError."""
     try:
-        name, colon, password = base64.b64decode(given.strip(), validate=True).decode().partition(":")
+        name, colon, password = base64.b64decode(encoded.strip(), validate=True).decode().partition(":")
     except (binascii.Error, ValueError) as error:
         raise ConsoleError("the Authorization header is not valid", 400) from error
     if not colon or len(password.encode()) > MAX_PASSWORD_BYTES:

@@ -34,11 +34,11 @@ async def render_exposition(registry: MetricRegistry, prefix: str) -> bytes:
     import prometheus_client as client  # only servers with a console need it
 
     families: dict[str, MetricFamily] = {}
-    for number, each in enumerate(await registry.collect_all()):
-        if isinstance(each, Metric):
-            _add_metric(families, each, prefix)
+    for number, sample in enumerate(await registry.collect_all()):
+        if isinstance(sample, Metric):
+            _add_metric(families, sample, prefix)
         else:
-            _add_distribution(families, each, prefix)
+            _add_distribution(families, sample, prefix)
         if number % SAMPLES_PER_SLICE == 0:
             await trio.lowlevel.checkpoint()
     process = client.ProcessCollector(registry=None).collect()

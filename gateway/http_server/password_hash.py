@@ -55,12 +55,12 @@ class PasswordHash:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read the text of a hash. Raises ValueError, which does not quote the text."""
-        found = _SHAPE.fullmatch(text)
-        if found is None:
+        match = _SHAPE.fullmatch(text)
+        if match is None:
             raise ValueError("not a hash that `rmq-gateway shadow console-user` printed")
-        log_n, block_size, parallelism = (int(number) for number in found.groups()[:3])
+        log_n, block_size, parallelism = (int(number) for number in match.groups()[:3])
         try:
-            salt, key = (base64.b64decode(part + "=" * (-len(part) % 4)) for part in found.groups()[3:])
+            salt, key = (base64.b64decode(part + "=" * (-len(part) % 4)) for part in match.groups()[3:])
         except binascii.Error as error:
             raise ValueError("salt or key is not base64") from error
         if not (log_n and block_size and 0 < parallelism <= MAX_PARALLELISM):

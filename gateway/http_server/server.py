@@ -159,40 +159,40 @@ class Console:
         received: tuple[HttpRequest, Route, dict[str, Any]] | None = None
         caller: Caller | None = None
         with self._idle.wait_for_client(), trio.move_on_after(self.settings.request_timeout_s) as limit:
-            asked = await connection.read_head()
-            if asked is None:
+            request = await connection.read_head()
+            if request is None:
                 return None
-            if asked.path not in self._probes:
-                caller = await self._access.authorize(asked, address)
-            route = self._find_route(asked)
+            if request.path not in self._probes:
+                caller = await self._access.authorize(request, address)
+            route = self._find_route(request)
             body = await connection.read_body()
             if body is None:
                 return None
-            given = _parse_object(body) if asked.method == "POST" else dict(parse_qsl(asked.query))
-            received = (asked, route, given)
+            parameters = _parse_object(body) if request.method == "POST" else dict(parse_qsl(request.query))
+            received = (request, route, parameters)
         if limit.cancelled_caught:
             raise ConsoleError("the request did not arrive in time", 408)
         if received is None:
             return None
         status, page = await self._work(*received)
-        asked = received[0]
-        if caller is not None and asked.method not in READING_METHODS:
-            facts = {"user": caller.name, "remote": address, "path": asked.path, "status": status}
+        request = received[0]
+        if caller is not None and request.method not in READING_METHODS:
+            facts = {"user": caller.name, "remote": address, "path": request.path, "status": status}
             log.info("console action", extra=facts)
         return status, page
 
-    async def _work(self, asked: HttpRequest, route: Route, given: dict[str, Any]) -> tuple[int, Page]:
+    async def _work(self, request: HttpRequest, route: Route, parameters: dict[str, Any]) -> tuple[int, Page]:
         try:
             with trio.move_on_after(self.settings.answer_timeout_s):
-                if asked.path in self._probes:
-                    return 200, await _call_route(route, given)
+                if request.path in self._probes:
+                    return 200, await _call_route(route, parameters)
                 async with self._workers.occupy_worker():
-                    return 200, await _call_route(route, given)
+                    return 200, await _call_route(route, parameters)
             raise ConsoleError("no answer within [console] answer_timeout_s", 504)
         except ConsoleError as error:
             return error.status, _error_page(error)
         except Exception as error:
-            log.exception("console route failed", extra={"path": asked.path})
+            log.exception("console route failed", extra={"path": request.path})
             return 500, _error_page(ConsoleError(f"{type(error).__name__}: {error}"))
 
     def _add_route(self, method: str, path: str, function: Route) -> None:
@@ -243,16 +243,16 @@ class Console:
             return trio.SocketStream(trio.socket.from_stdlib_socket(sock))
         return TransportStream(accepted)
 
-    def _find_route(self, asked: HttpRequest) -> Route:
-        method = "GET" if asked.method == "HEAD" else asked.method
-        route = self._routes.get((method, asked.path))
+    def _find_route(self, request: HttpRequest) -> Route:
+        method = "GET" if request.method == "HEAD" else request.method
+        route = self._routes.get((method, request.path))
         if route is not None:
             return route
-        known = sorted({path for _, path in self._routes})
-        if asked.path in known:
-            raise ConsoleError(f"{method[:MAX_QUOTED_CHARS]} is not served at {asked.path}", 405)
-        shown = asked.path[:MAX_QUOTED_CHARS]
-        raise ConsoleError(f"no route {shown}; known routes: {', '.join(known)}", 404)
+        paths = sorted({path for _, path in self._routes})
+        if request.path in paths:
+            raise ConsoleError(f"{method[:MAX_QUOTED_CHARS]} is not served at {request.path}", 405)
+        shown = request.path[:MAX_QUOTED_CHARS]
+        raise ConsoleError(f"no route {shown}; known routes: {', '.join(paths)}", 404)
 
 
 class Workers:
@@ -294,8 +294,8 @@ class IdleConnections:
                 self._scopes.pop(scope, None)
 
 
-async def _call_route(route: Route, given: dict[str, Any]) -> Page:
-    answer = route(given)
+async def _call_route(route: Route, parameters: dict[str, Any]) -> Page:
+    answer = route(parameters)
     if isawaitable(answer):
         answer = await answer
     return answer if isinstance(answer, Page) else _json_page(answer)
@@ -316,12 +316,12 @@ def _parse_object(body: bytes | bytearray) -> dict[str, Any]:
     if not body:
         return {}
     try:
-        given = orjson.loads(body)
+        value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise ConsoleError(f"the body is not JSON: {error}") from error
-    if not isinstance(given, dict):
+    if not isinstance(value, dict):
         raise ConsoleError("the body must be a JSON object")
-    return cast(dict[str, Any], given)
+    return cast(dict[str, Any], value)
 
 
 def _json_page(answer: Any) -> Page:

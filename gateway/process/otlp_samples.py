@@ -139,8 +139,8 @@ class OtlpSamples:
 
     def _shape(self, name: str, family: Sequence[Sample], times: SampleTimes) -> OtlpMetric:
         """Return one metric. The first sample of a family decides its kind."""
-        numbers = [self._number(each, times) for each in family if isinstance(each, Metric)]
-        histograms = [self._histogram(each, times) for each in family if isinstance(each, Distribution)]
+        numbers = [self._number(sample, times) for sample in family if isinstance(sample, Metric)]
+        histograms = [self._histogram(sample, times) for sample in family if isinstance(sample, Distribution)]
         data: Sum | Gauge | Histogram
         if isinstance(family[0], Distribution):
             data = Histogram(histograms, self._temporality)

@@ -119,7 +119,7 @@ def connection_metrics(part: str, server: RemotingServer) -> Iterator[Metric]:
     labels = {"part": part}
     connections = tuple(server.connections)
     yield Metric("connections", len(connections), "open connections", "gauge", labels)
-    unfinished = sum(each.input_bytes for each in connections)
+    unfinished = sum(connection.input_bytes for connection in connections)
     yield Metric("unfinished_frame_bytes", unfinished, "received bytes of unfinished frames", "gauge", labels)
-    unread = sum(each.output_bytes for each in connections)
+    unread = sum(connection.output_bytes for connection in connections)
     yield Metric("unread_answer_bytes", unread, "bytes of answers that peers have not read", "gauge", labels)

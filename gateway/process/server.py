@@ -253,10 +253,10 @@ def log_start(
     log.info("ready", extra=addresses)
     for broker in config.brokers:
         if config.memory:
-            where, kept = "memory", "lost at the end of the process"
+            where, durability = "memory", "lost at the end of the process"
         else:
-            where, kept = broker.store.store_path_root_dir, broker.store.flush_disk_type
-        log.info("store", extra={"broker": broker.broker_name, "directory": where, "durability": kept})
+            where, durability = broker.store.store_path_root_dir, broker.store.flush_disk_type
+        log.info("store", extra={"broker": broker.broker_name, "directory": where, "durability": durability})
     log.info(
         "security", extra={"tls": describe_tls(config.tls), "access_control": describe_access(config.auth)}
     )
@@ -295,7 +295,7 @@ def _warn_of_registrations(config: ServeConfig) -> None:
 def _next_step(config: ServeConfig, namesrv: str | None) -> str:
     if namesrv is not None:
         return f"give clients the namesrv address {namesrv}"
-    registers = ", ".join(sorted({each.namesrv_addr for each in config.brokers if each.namesrv_addr}))
+    registers = ", ".join(sorted({broker.namesrv_addr for broker in config.brokers if broker.namesrv_addr}))
     if registers:
         return f"give clients the namesrv address {registers}"
     return "set namesrvAddr: without it no client finds this broker"

@@ -44,9 +44,9 @@ class FaultyConnection(FrameConnection):
             shift_client_times(command, self._clock.ahead_ms)
         if not self._faults.active:
             return super()._dispatch(command)
-        found = [fault.spec for fault in self._faults.find(command, self._client_names())]
-        delay_s = sum(spec.seconds for spec in found if spec.action is FaultAction.LATENCY)
-        strike = next((spec for spec in found if spec.action is not FaultAction.LATENCY), None)
+        specs = [fault.spec for fault in self._faults.find(command, self._client_names())]
+        delay_s = sum(spec.seconds for spec in specs if spec.action is FaultAction.LATENCY)
+        strike = next((spec for spec in specs if spec.action is not FaultAction.LATENCY), None)
         if not delay_s:
             return self._handle(command, strike)
         self.spawn(self._handle_later, command, strike, delay_s)
@@ -104,9 +104,9 @@ class FaultyConnection(FrameConnection):
             self.close("injected fault")
 
     def _note_client(self, command: Command) -> None:
-        found = _CLIENT_ID.search(bytes(command.body))
-        if found is not None:
-            self._client_id = found[1].decode("utf-8", "replace")
+        match = _CLIENT_ID.search(bytes(command.body))
+        if match is not None:
+            self._client_id = match[1].decode("utf-8", "replace")
 
     def _client_names(self) -> tuple[str, ...]:
         return self._client_id, self.remote[0], format_host(self.remote)
@@ -127,13 +127,13 @@ def _change_route(command: Command, answer: bytes | None, strike: FaultSpec) -> 
     """Return the answer to a query of a route with what the fault changes; without changes, the topic is unknown."""
     if answer is None:
         return None
-    found = decode_frame(answer, 4, len(answer))
-    if found.code != ResponseCode.SUCCESS:
+    decoded = decode_frame(answer, 4, len(answer))
+    if decoded.code != ResponseCode.SUCCESS:
         return answer
-    if all(each is None for each in (strike.queues, strike.permission, strike.address)):
+    if all(condition is None for condition in (strike.queues, strike.permission, strike.address)):
         remark = f"No topic route info in name server for the topic: {topic_of(command)}{FAQ}"
         return encode_response(command.opaque, ResponseCode.TOPIC_NOT_EXIST, None, b"", remark)
-    route = TopicRouteData.from_json(found.body)
+    route = TopicRouteData.from_json(decoded.body)
     for queues in route.queue_datas:
         if strike.queues is not None:
             queues.read_queue_nums = queues.write_queue_nums = strike.queues
@@ -142,7 +142,7 @@ def _change_route(command: Command, answer: bytes | None, strike: FaultSpec) -> 
     if strike.address is not None:
         for broker in route.broker_datas:
             broker.broker_addrs = dict.fromkeys(broker.broker_addrs, strike.address)
-    return encode_response(command.opaque, found.code, None, route.to_json(standard=True))
+    return encode_response(command.opaque, decoded.code, None, route.to_json(standard=True))
 
 
 TIME_FIELDS: Final = {

@@ -28,8 +28,8 @@ class WaitTimeout(TimeoutError):
 
 def read_messages(brokers: Iterable[Broker], topic: str) -> list[Message]:
     """Return all messages of a topic in the order in which they were stored, with bodies as they were sent."""
-    found = [message for broker in brokers for message in _read_topic(broker, topic)]
-    return sorted(found, key=lambda message: (message.store_timestamp, message.physical_offset))
+    messages = [message for broker in brokers for message in _read_topic(broker, topic)]
+    return sorted(messages, key=lambda message: (message.store_timestamp, message.physical_offset))
 
 
 def _queue_ids(broker: Broker, topic: str) -> range:
@@ -74,10 +74,10 @@ def consumer_lag(brokers: Iterable[Broker], group: str, topic: str | None = None
     waits for its retry does not count until it is due.
     """
     return sum(
-        broker.store.max_offset(each, queue_id) - _consumed_offset(broker, group, each, queue_id)
+        broker.store.max_offset(topic_name, queue_id) - _consumed_offset(broker, group, topic_name, queue_id)
         for broker in brokers
-        for each in ([topic] if topic is not None else _topics_of_group(broker, group))
-        for queue_id in _queue_ids(broker, each)
+        for topic_name in ([topic] if topic is not None else _topics_of_group(broker, group))
+        for queue_id in _queue_ids(broker, topic_name)
     )
 
 

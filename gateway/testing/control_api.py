@@ -17,7 +17,7 @@ from gateway.testing.faults import REQUESTS, FaultAction
 from gateway.testing.servers import InMemoryServers, UnknownBroker
 
 Schema = dict[str, Any]
-Given = dict[str, Any]
+Arguments = dict[str, Any]
 
 HTTP_NOT_FOUND: Final = 404
 HTTP_TOO_LATE: Final = 504
@@ -105,7 +105,7 @@ class Operation:
     summary: str
     takes: Schema
     answers: Schema
-    work: Callable[["ControlApi", Given], Given | Awaitable[Given]] = field(repr=False)
+    work: Callable[["ControlApi", Arguments], Arguments | Awaitable[Arguments]] = field(repr=False)
 
 
 class ControlApi:
@@ -114,98 +114,104 @@ class ControlApi:
     def __init__(self, servers: InMemoryServers) -> None:
         self._servers = servers
 
-    def bind(self, operation: Operation) -> Callable[[Given], Any]:
+    def bind(self, operation: Operation) -> Callable[[Arguments], Any]:
         """Return the route of an operation: it checks what is given against the operation's schema."""
 
-        def route(given: Given) -> Any:
-            return operation.work(self, checked(given, operation.takes, from_query=operation.method == "GET"))
+        def route(arguments: Arguments) -> Any:
+            return operation.work(
+                self, checked(arguments, operation.takes, from_query=operation.method == "GET")
+            )
 
         return route
 
-    def get_addresses(self, _: Given) -> Given:
+    def get_addresses(self, _: Arguments) -> Arguments:
         return {"namesrv": self._servers.namesrv_address, "brokers": self._servers.broker_addresses}
 
-    async def reset(self, _: Given) -> Given:
+    async def reset(self, _: Arguments) -> Arguments:
         await self._servers.reset()
         return {}
 
-    async def advance(self, given: Given) -> Given:
+    async def advance(self, arguments: Arguments) -> Arguments:
         try:
-            await self._servers.advance(given["seconds"])
+            await self._servers.advance(arguments["seconds"])
         except ValueError as error:
             raise ConsoleError(str(error)) from error
         return {}
 
-    def create_topic(self, given: Given) -> Given:
+    def create_topic(self, arguments: Arguments) -> Arguments:
         try:
             contents.create_topic(
                 self._servers.brokers,
-                given["topic"],
-                given.get("queues", 4),
-                given.get("ordered", False),
-                given.get("attributes", {}),
+                arguments["topic"],
+                arguments.get("queues", 4),
+                arguments.get("ordered", False),
+                arguments.get("attributes", {}),
             )
         except ValueError as error:
             raise ConsoleError(str(error)) from error
         return {}
 
-    def list_messages(self, given: Given) -> Given:
-        return _describe(contents.read_messages(self._servers.brokers, given["topic"]))
+    def list_messages(self, arguments: Arguments) -> Arguments:
+        return _describe(contents.read_messages(self._servers.brokers, arguments["topic"]))
 
-    async def wait_for_messages(self, given: Given) -> Given:
-        timeout_s = given.get("timeout_s", DEFAULT_TIMEOUT_S)
+    async def wait_for_messages(self, arguments: Arguments) -> Arguments:
+        timeout_s = arguments.get("timeout_s", DEFAULT_TIMEOUT_S)
         try:
-            found = await contents.wait_for_messages(
-                self._running, given["topic"], given.get("count", 1), timeout_s
+            messages = await contents.wait_for_messages(
+                self._running, arguments["topic"], arguments.get("count", 1), timeout_s
             )
         except contents.WaitTimeout as error:
             raise ConsoleError(str(error), HTTP_TOO_LATE) from error
-        return _describe(found)
+        return _describe(messages)
 
-    def get_lag(self, given: Given) -> Given:
-        return {"lag": contents.consumer_lag(self._servers.brokers, given["group"], given.get("topic"))}
+    def get_lag(self, arguments: Arguments) -> Arguments:
+        return {
+            "lag": contents.consumer_lag(self._servers.brokers, arguments["group"], arguments.get("topic"))
+        }
 
-    async def wait_until_consumed(self, given: Given) -> Given:
-        timeout_s = given.get("timeout_s", DEFAULT_TIMEOUT_S)
+    async def wait_until_consumed(self, arguments: Arguments) -> Arguments:
+        timeout_s = arguments.get("timeout_s", DEFAULT_TIMEOUT_S)
         try:
-            await contents.wait_until_consumed(self._running, given["group"], given.get("topic"), timeout_s)
+            await contents.wait_until_consumed(
+                self._running, arguments["group"], arguments.get("topic"), timeout_s
+            )
         except contents.WaitTimeout as error:
             raise ConsoleError(str(error), HTTP_TOO_LATE) from error
         return {"lag": 0}
 
-    def add_fault(self, given: Given) -> Given:
-        options = dict(given)
+    def add_fault(self, arguments: Arguments) -> Arguments:
+        options = dict(arguments)
         try:
             return self._servers.faults.add(options.pop("action"), **options).to_json()
         except ValueError as error:
             raise ConsoleError(str(error)) from error
 
-    def list_faults(self, _: Given) -> Given:
+    def list_faults(self, _: Arguments) -> Arguments:
         return {"faults": [fault.to_json() for fault in self._servers.faults.active]}
 
-    def remove_fault(self, given: Given) -> Given:
+    def remove_fault(self, arguments: Arguments) -> Arguments:
         for fault in self._servers.faults.active:
-            if fault.id == given["id"]:
+            if fault.id == arguments["id"]:
                 self._servers.faults.remove(fault)
                 return fault.to_json()
-        raise ConsoleError(f"no fault has the id {given['id']}", HTTP_NOT_FOUND)
+        raise ConsoleError(f"no fault has the id {arguments['id']}", HTTP_NOT_FOUND)
 
-    def clear_faults(self, _: Given) -> Given:
+    def clear_faults(self, _: Arguments) -> Arguments:
         ended = self.list_faults({})
         self._servers.faults.clear()
         return ended
 
-    async def stop_broker(self, given: Given) -> Given:
+    async def stop_broker(self, arguments: Arguments) -> Arguments:
         try:
-            keep_route = given.get("keep_route", False)
-            await self._servers.stop_broker(given.get("name"), keep_route=keep_route)
+            keep_route = arguments.get("keep_route", False)
+            await self._servers.stop_broker(arguments.get("name"), keep_route=keep_route)
         except UnknownBroker as error:
             raise ConsoleError(str(error), HTTP_NOT_FOUND) from error
         return {}
 
-    async def start_broker(self, given: Given) -> Given:
+    async def start_broker(self, arguments: Arguments) -> Arguments:
         try:
-            await self._servers.start_broker(given.get("name"))
+            await self._servers.start_broker(arguments.get("name"))
         except UnknownBroker as error:
             raise ConsoleError(str(error), HTTP_NOT_FOUND) from error
         return self.get_addresses({})
@@ -344,17 +350,17 @@ OPERATIONS: Final = (
 )
 
 
-def checked(given: Given, takes: Schema, *, from_query: bool) -> Given:
+def checked(arguments: Arguments, takes: Schema, *, from_query: bool) -> Arguments:
     """Return what is given, converted from the texts of a query if need be. Raises ConsoleError naming the member."""
-    known = takes["properties"]
-    if missing := [name for name in takes["required"] if name not in given]:
+    properties = takes["properties"]
+    if missing := [name for name in takes["required"] if name not in arguments]:
         raise ConsoleError(f"{missing[0]} is missing")
-    found = {}
-    for name, value in given.items():
-        if name not in known:
-            raise ConsoleError(f"unknown member {name}; known: {', '.join(known) or 'none'}")
-        found[name] = _checked_value(name, value, known[name], from_query=from_query)
-    return found
+    values = {}
+    for name, value in arguments.items():
+        if name not in properties:
+            raise ConsoleError(f"unknown member {name}; known: {', '.join(properties) or 'none'}")
+        values[name] = _checked_value(name, value, properties[name], from_query=from_query)
+    return values
 
 
 def _checked_value(name: str, value: Any, schema: Schema, *, from_query: bool) -> Any:
@@ -375,7 +381,7 @@ def _checked_value(name: str, value: Any, schema: Schema, *, from_query: bool) -
     }
     if not isinstance(value, types[kind]) or (isinstance(value, bool) and kind != "boolean"):
         raise ConsoleError(f"{name}: {value!r} is not of type {kind}")
-    if kind == "object" and not all(isinstance(each, str) for each in value.values()):
+    if kind == "object" and not all(isinstance(item, str) for item in value.values()):
         raise ConsoleError(f"{name}: all values must be strings")
     if kind in ("integer", "number") and not schema.get("minimum", value) <= value <= schema.get(
         "maximum", value
@@ -385,11 +391,11 @@ def _checked_value(name: str, value: Any, schema: Schema, *, from_query: bool) -
     return value
 
 
-def _describe(messages: list[Message]) -> Given:
-    return {"messages": [describe_message(each) for each in messages]}
+def _describe(messages: list[Message]) -> Arguments:
+    return {"messages": [describe_message(message) for message in messages]}
 
 
-def describe_message(message: Message) -> Given:
+def describe_message(message: Message) -> Arguments:
     """Return a message as the API shows it."""
     body = bytes(message.body)
     try:

@@ -107,9 +107,9 @@ class FaultSpec:
             chosen = FaultAction(action)
         except ValueError:
             raise ValueError(f"action: {action!r} is none of {', '.join(FaultAction)}") from None
-        known = {each.name for each in fields(cls)} - {"action"}
-        if unknown := sorted(options.keys() - known):
-            raise ValueError(f"unknown option {', '.join(unknown)}; a fault has {', '.join(sorted(known))}")
+        names = {item.name for item in fields(cls)} - {"action"}
+        if unknown := sorted(options.keys() - names):
+            raise ValueError(f"unknown option {', '.join(unknown)}; a fault has {', '.join(sorted(names))}")
         try:
             return cls(action=chosen, **options)
         except TypeError as error:
@@ -135,8 +135,8 @@ class Fault:
 
     def to_json(self) -> dict[str, Any]:
         """Return the fault as the control API shows it, without options that were not given."""
-        given = {name: value for name, value in asdict(self.spec).items() if value is not None}
-        return {"id": self.id, "hits": self.hits, **given}
+        conditions = {name: value for name, value in asdict(self.spec).items() if value is not None}
+        return {"id": self.id, "hits": self.hits, **conditions}
 
     def try_hit(self, command: Command, client_names: Iterable[str]) -> bool:
         """Count the request and return True if the fault concerns it."""
@@ -179,7 +179,7 @@ class FaultTable:
     def remove(self, fault: Fault) -> None:
         """End a fault. Does nothing if it has ended."""
         with self._lock:
-            self.active = tuple(each for each in self.active if each is not fault)
+            self.active = tuple(active_fault for active_fault in self.active if active_fault is not fault)
 
     def clear(self) -> None:
         """End all faults. Their counts stay readable."""
@@ -188,14 +188,14 @@ class FaultTable:
 
     def find(self, command: Command, client_names: Iterable[str]) -> list[Fault]:
         """Return the faults that a request meets: every latency, and the first fault of any other kind."""
-        found: list[Fault] = []
+        matching: list[Fault] = []
         is_decided = False
         for fault in self.active:
             is_latency = fault.spec.action is FaultAction.LATENCY
             if (is_latency or not is_decided) and fault.try_hit(command, client_names):
-                found.append(fault)
+                matching.append(fault)
                 is_decided = is_decided or not is_latency
-        return found
+        return matching
 
 
 def topic_of(command: Command) -> str | None:

@@ -134,7 +134,7 @@ class InMemoryServers:
     @property
     def broker_services(self) -> list[BrokerService]:
         """The services of the brokers that run."""
-        return [each.service for each in self._running.values()]
+        return [broker.service for broker in self._running.values()]
 
     @property
     def brokers(self) -> list[Broker]:
@@ -149,10 +149,10 @@ class InMemoryServers:
 
     async def start_broker(self, name: str | None = None) -> None:
         """Start a broker again, with its messages, on its former port. Raises UnknownBroker, OSError."""
-        stopped = [each for each in self._config.brokers if each.broker_name not in self._running]
+        stopped = [broker for broker in self._config.brokers if broker.broker_name not in self._running]
         config = self._choose(stopped, name, "stopped")
-        one = replace(self._config, brokers=(config,))
-        running = RunningBroker(one, self._parts, self._namesrv)
+        broker_config = replace(self._config, brokers=(config,))
+        running = RunningBroker(broker_config, self._parts, self._namesrv)
         await self._nursery.start(running.run)
         self._running[config.broker_name] = running
         self._addresses[config.broker_name] = running.address
@@ -160,8 +160,8 @@ class InMemoryServers:
 
     def _fix_port(self, config: BrokerConfig, port: int) -> None:
         brokers = tuple(
-            replace(each, listen_port=port) if each.broker_name == config.broker_name else each
-            for each in self._config.brokers
+            replace(broker, listen_port=port) if broker.broker_name == config.broker_name else broker
+            for broker in self._config.brokers
         )
         self._config = replace(self._config, brokers=brokers)
 
@@ -170,13 +170,13 @@ class InMemoryServers:
 
         With ``keep_route`` the namesrv still tells clients its address. Raises UnknownBroker.
         """
-        runs = [each for each in self._config.brokers if each.broker_name in self._running]
+        runs = [broker for broker in self._config.brokers if broker.broker_name in self._running]
         config = self._choose(runs, name, "running")
         await self._running.pop(config.broker_name).stop(keep_route=keep_route)
 
     @staticmethod
     def _choose(brokers: list[BrokerConfig], name: str | None, state: str) -> BrokerConfig:
-        names = [each.broker_name for each in brokers]
+        names = [broker.broker_name for broker in brokers]
         if name is None and len(brokers) == 1:
             return brokers[0]
         if name not in names:
@@ -255,4 +255,4 @@ def _has_due(service: BrokerService) -> bool:
         if timers.behind_messages:
             return True
         times.append(timers.next_due_ms())
-    return min((inf if each is None else each for each in times), default=inf) <= broker.clock.now_ms()
+    return min((inf if due_ms is None else due_ms for due_ms in times), default=inf) <= broker.clock.now_ms()

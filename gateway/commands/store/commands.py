@@ -95,20 +95,20 @@ def _describe(summary: "StoreSummary", pattern: str) -> list[str]:
         ),
         format_table(
             ("group", "topic", "queue", "committed", "lag"),
-            [(each.group, each.topic, each.queue_id, each.committed, each.lag) for each in groups],
+            [(group.group, group.topic, group.queue_id, group.committed, group.lag) for group in groups],
         ),
         format_table(
             ("index file", "keys", "first stored", "last stored", "first offset", "last offset"),
             [
                 (
-                    each.file.rpartition("/")[2],
-                    each.keys,
-                    format_time(each.begin_ms),
-                    format_time(each.end_ms),
-                    each.begin_offset,
-                    each.end_offset,
+                    file.file.rpartition("/")[2],
+                    file.keys,
+                    format_time(file.begin_ms),
+                    format_time(file.end_ms),
+                    file.begin_offset,
+                    file.end_offset,
                 )
-                for each in summary.index
+                for file in summary.index
             ],
         ),
         _describe_progress(summary),
@@ -169,24 +169,28 @@ def verify_store(directory: str, files: tuple[str, ...], sets: tuple[str, ...], 
         show_progress("verifying", lambda: bytes_to_read(reader)) as progress,
     ):
         verification = Verification(reader, progress)
-        for found in verification.run():
-            print_finding(found, as_json)
+        for finding in verification.run():
+            print_finding(finding, as_json)
         print_totals(verification, reader.state.may_change, as_json)
     return ExitCode.REFUSED if verification.damage_count else ExitCode.DONE
 
 
-def print_finding(found: "StoreFinding", as_json: bool) -> None:
+def print_finding(finding: "StoreFinding", as_json: bool) -> None:
     """Print one finding, as soon as it is made."""
     if as_json:
-        print_json({"kind": "finding", **found.to_value()})
+        print_json({"kind": "finding", **finding.to_value()})
         return
-    place = " ".join(
+    location = " ".join(
         f"{name} {value}"
-        for name, value in (("topic", found.topic), ("queue", found.queue_id), ("offset", found.queue_offset))
+        for name, value in (
+            ("topic", finding.topic),
+            ("queue", finding.queue_id),
+            ("offset", finding.queue_offset),
+        )
         if value is not None
     )
-    place = f" ({place})" if place else ""
-    click.echo(f"{found.severity}: {found.file} at byte {found.offset}{place}: {found.reason}")
+    location = f" ({location})" if location else ""
+    click.echo(f"{finding.severity}: {finding.file} at byte {finding.offset}{location}: {finding.reason}")
 
 
 def print_totals(verification: "Verification", is_open: bool, as_json: bool) -> None:
@@ -240,7 +244,12 @@ def print_json(value: dict[str, Any]) -> None:
 )
 @click.option("-n", "--limit", type=click.IntRange(1), metavar="N", help="Stop after N messages.")
 def dump(
-    directory: str, files: tuple[str, ...], sets: tuple[str, ...], body: str, limit: int | None, **given: Any
+    directory: str,
+    files: tuple[str, ...],
+    sets: tuple[str, ...],
+    body: str,
+    limit: int | None,
+    **conditions: Any,
 ) -> None:
     """Print the messages in DIR as JSON lines: in the order of the log, or queue by queue with --topic.
 
@@ -256,12 +265,12 @@ def dump(
     printed = 0
     is_damaged = False
     with open_reader(directory, files, sets) as reader:
-        for found in dump_messages(reader, DumpFilter(**given)):
-            if isinstance(found, StoreFinding):
+        for entry in dump_messages(reader, DumpFilter(**conditions)):
+            if isinstance(entry, StoreFinding):
                 is_damaged = True
-                click.echo(f"{found.file} at byte {found.offset}: {found.reason}", err=True)
+                click.echo(f"{entry.file} at byte {entry.offset}: {entry.reason}", err=True)
                 continue
-            print_json(message_value(found, body))
+            print_json(message_value(entry, body))
             printed += 1
             if printed == limit:
                 break
@@ -314,7 +323,7 @@ def _plan(directory: str, files: tuple[str, ...], sets: tuple[str, ...]) -> "Rep
         return plan_repair(
             reader,
             progress,
-            lambda found: print_finding(found, as_json=False),
+            lambda finding: print_finding(finding, as_json=False),
             index_sizes_known=bool(files or sets),
         )
 

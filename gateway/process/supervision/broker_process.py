@@ -134,25 +134,25 @@ def start_broker_process(job: BrokerJob, reactor: Reactor | None = None) -> Brok
     The job goes through standard input, because settings may be secret and other users can see command lines. SIGTERM
     and SIGINT are blocked until the process can handle them: a Ctrl-C reaches all processes of a terminal at once.
     """
-    ours, theirs = socket.socketpair()
+    own_end, child_end = socket.socketpair()
     paths = [os.path.abspath(path) for path in sys.path]
-    with theirs:
+    with child_end:
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", PROGRAM, str(theirs.fileno())],
+                [sys.executable, "-P", "-m", PROGRAM, str(child_end.fileno())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                pass_fds=(theirs.fileno(),),
+                pass_fds=(child_end.fileno(),),
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
             )
         except BaseException:
-            ours.close()
+            own_end.close()
             raise
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     assert process.stdin is not None
     with suppress(BrokenPipeError), process.stdin as stdin:  # `BrokerProcess.run` tells how it ended
         stdin.write(pickle.dumps(job))
-    return BrokerProcess(process, SupervisorTransport(ours, reactor, job.config.brokers[0].broker_name))
+    return BrokerProcess(process, SupervisorTransport(own_end, reactor, job.config.brokers[0].broker_name))

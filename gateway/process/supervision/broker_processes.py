@@ -29,7 +29,7 @@ class BrokerProcesses:
         self._config = config
         self._has_namesrv = namesrv is not None
         self._reactor = reactor
-        self._brokers = [self._supervise(each, namesrv) for each in config.brokers]
+        self._brokers = [self._supervise(broker, namesrv) for broker in config.brokers]
 
     def _supervise(self, broker: BrokerConfig, service: NamesrvService | None) -> SupervisedBroker:
         namesrv = service.namesrv if service is not None else None
@@ -87,15 +87,15 @@ class BrokerProcesses:
 
     async def _ask_all(self, ask: Callable[[SupervisedBroker], Awaitable[list[Fact]]]) -> list[Fact]:
         """Return what all brokers answer, each as soon as it can."""
-        found: list[Fact] = []
+        facts: list[Fact] = []
 
         async def collect(broker: SupervisedBroker) -> None:
-            found.extend(await ask(broker))
+            facts.extend(await ask(broker))
 
         async with trio.open_nursery() as nursery:
             for broker in self._brokers:
                 nursery.start_soon(collect, broker)
-        return found
+        return facts
 
 
 def write_log(text: str) -> None:

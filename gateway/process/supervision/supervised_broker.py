@@ -225,9 +225,11 @@ async def _wait_or_kill(process: Process, within_s: float) -> None:
 
 
 def _labelled(state: BrokerProcessState, broker_name: str) -> Iterator[Metric | Distribution]:
-    for each in state.metrics:
-        kind: MetricKind = "gauge" if each.kind == "gauge" else "counter"
-        yield Metric(each.name, each.value, each.meaning, kind, _labels_of(each, broker_name), each.unit)
+    for sample in state.metrics:
+        kind: MetricKind = "gauge" if sample.kind == "gauge" else "counter"
+        yield Metric(
+            sample.name, sample.value, sample.meaning, kind, _labels_of(sample, broker_name), sample.unit
+        )
     for shown in state.histograms:
         buckets = CountedBuckets(tuple(shown.bounds), shown.counts, shown.total)
         yield Distribution(shown.name, buckets, shown.meaning, _labels_of(shown, broker_name), shown.unit)

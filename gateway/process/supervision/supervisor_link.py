@@ -57,12 +57,12 @@ class SupervisorLink:
         transport.local = (AUTO, 0)
         transport.remote = ("supervisor", 0)
         bound_handlers = handlers.bind(_Served(signals, metrics, failing_tasks))
-        gone = trio.Event()
+        closed = trio.Event()
         async with open_client_over(transport, bound_handlers, limits=self._limits) as connection:
-            connection.on_close(lambda _: gone.set())
+            connection.on_close(lambda _: closed.set())
             self._connection = connection
             task_status.started()
-            await gone.wait()
+            await closed.wait()
         signals.request_stop("supervisor is gone", at_once=True)
 
     @asynccontextmanager
@@ -104,11 +104,11 @@ def stop(served: _Served, request: StopBrokerProcess) -> None:
 @GetBrokerProcessState.on(handlers)
 async def get_state(served: _Served, request: GetBrokerProcessState) -> BrokerProcessStateReply:
     state = BrokerProcessState(failing=served.failing_tasks())
-    for each in (*await served.metrics.collect_in_slices(), *process_metrics()):
-        if isinstance(each, Metric):
-            state.metrics.append(_metric_sample(each))
+    for sample in (*await served.metrics.collect_in_slices(), *process_metrics()):
+        if isinstance(sample, Metric):
+            state.metrics.append(_metric_sample(sample))
         else:
-            state.histograms.append(_histogram_sample(each))
+            state.histograms.append(_histogram_sample(sample))
     return BrokerProcessStateReply(data=state)
 
 
@@ -139,12 +139,12 @@ def _histogram_sample(shown: Distribution) -> HistogramSample:
 def process_metrics() -> list[Metric]:
     """Return the processor time and, on Linux, the resident memory of this process."""
     meaning = "processor time of a broker process, in seconds"
-    found = [Metric("broker_process_cpu_seconds_total", time.process_time(), meaning)]
+    metrics = [Metric("broker_process_cpu_seconds_total", time.process_time(), meaning)]
     try:
         with open("/proc/self/statm", "rb") as file:
             pages = int(file.read().split()[1])
     except OSError:
-        return found
+        return metrics
     meaning = "resident memory of a broker process"
     memory = pages * os.sysconf("SC_PAGE_SIZE")
-    return [*found, Metric("broker_process_resident_memory_bytes", memory, meaning, "gauge")]
+    return [*metrics, Metric("broker_process_resident_memory_bytes", memory, meaning, "gauge")]
