@@ -37,7 +37,8 @@ class LocalCommand(Command):
         *,
         oneway: bool = False,
     ) -> None:
-        # Not those of the base class: `ext` and `body` stay unset until `__getattr__` is asked for them.
+        # Without those of the base class, because `ext` stays unset until `__getattr__` is asked for it, and so does a
+        # body that must be encoded.
         self.code = request.code
         self.opaque = opaque
         self.flag = FLAG_ONEWAY if oneway else 0
@@ -45,6 +46,8 @@ class LocalCommand(Command):
         self.language = language
         self.version = CURRENT_VERSION
         self.binary = False
+        if request.BODY is None:
+            self.body = request.body
         self.request = request
         self.caller = caller
         self.is_answered = False

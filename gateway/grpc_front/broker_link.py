@@ -4,7 +4,7 @@ A link belongs to one gRPC client. The broker takes it for the connection of a r
 gRPC client, so everything that depends on connections works: registered members, waiting pops, notices, access rules.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -95,7 +95,7 @@ class LocalLink:
         """True once either side has closed the link."""
         return self._connection.closed
 
-    async def call(
+    def call(
         self,
         request: Request[Reply],
         sender: RpcSender,
@@ -103,9 +103,10 @@ class LocalLink:
         timeout_s: float = DEFAULT_TIMEOUT_S,
         language: str = "OTHER",
         on_unclaimed: Callable[[Reply], None] | None = None,
-    ) -> Reply:
+    ) -> Coroutine[Any, Any, Reply]:
         """Pass a request to the broker's handler, and return its reply; see `BrokerLink.call`."""
-        return await self._connection.call(
+        # Not a coroutine function itself: a second one around each call costs 0.3 us.
+        return self._connection.call(
             request,
             self._caller(sender),
             timeout_s=timeout_s,
