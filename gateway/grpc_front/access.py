@@ -1,4 +1,4 @@
-"""Signatures of RPCs: who sends one is told by its ``authorization`` header.
+"""Signatures of RPCs: the ``authorization`` header names the user who sends one.
 
     authorization: MQv2-HMAC-SHA1 Credential=USER, SignedHeaders=x-mq-date-time, Signature=HEX
 

@@ -1,4 +1,4 @@
-"""Clients that have told their settings: their memberships on every broker, and what a broker asks of them.
+"""Clients that have reported their settings: their group memberships, and the check-backs that brokers send them.
 
 A client is known by its id. Its settings come with the first message of its Telemetry stream; from then on it is a
 member of its groups on every broker, through a link that the broker takes for its connection. It leaves when it says
@@ -33,7 +33,7 @@ CONSUMERS = (messages.PUSH_CONSUMER, messages.SIMPLE_CONSUMER)
 
 
 class GrpcClient:
-    """One client. ``settings`` are those it told; ``telemetry`` is its open stream, None without one."""
+    """One client. ``settings`` are those it reported; ``telemetry`` is its open stream, None without one."""
 
     def __init__(self, client_id: str, cluster: LocalCluster, transactions: OpenTransactions) -> None:
         self.client_id = client_id
@@ -52,11 +52,11 @@ class GrpcClient:
 
     @property
     def group(self) -> str:
-        """The consumer group that the client told."""
+        """The consumer group in the settings of the client."""
         return str(self.settings.subscription.group.name)
 
     def take_settings(self, settings: messages.Settings) -> None:
-        """Replace the settings by those that the client tells now."""
+        """Replace the settings by those that the client reports now."""
         self.settings = settings
         self.settings_ms = self._cluster.clock.now_ms()
 
@@ -105,7 +105,7 @@ class GrpcClient:
         self.close()
 
     def close(self) -> None:
-        """Leave all groups without a word, and end the Telemetry stream."""
+        """Close the links, which ends all memberships, and end the Telemetry stream."""
         links, self._links = self._links, {}
         for link in links.values():
             link.close("the client has left")
@@ -158,7 +158,7 @@ class Clients:
         return iter(list(self._by_id.values()))
 
     def get(self, client_id: str) -> GrpcClient | None:
-        """Return a client that has told its settings; None for others."""
+        """Return the client of this id; None if it has reported no settings."""
         return self._by_id.get(client_id)
 
     def join(self, rpc: Rpc) -> GrpcClient:

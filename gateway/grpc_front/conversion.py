@@ -67,8 +67,8 @@ def _type_of(properties: dict[str, str]) -> messages.MessageType:
 def _set_delivery(system: messages.SystemProperties, properties: dict[str, str], stored_ms: int) -> None:
     """Set the time for which the message was scheduled.
 
-    Deviation: a delay in seconds counts from the time it was stored; officially from now, which changes with each
-    delivery.
+    Deviation: a delay in seconds counts from the time it was stored; in the official Proxy from now, so it changes with
+    each delivery.
     """
     delay_s = parse_integer_or(properties.get(keys.TIMER_DELAY_SEC), -1)
     due_ms = parse_integer_or(properties.get(keys.TIMER_DELIVER_MS), -1)

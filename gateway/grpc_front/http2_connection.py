@@ -6,7 +6,7 @@ takes in a `RemotingServer`, reads, buffers, limits and closes. What a stream me
 Theory of operation
 -------------------
 Input is fed to h2 in slices, and after ``max_turn_s`` the rest waits for the next turn, so that a peer that sends
-thousands of tiny frames delays nobody for long. Received data is acknowledged at once as long as its stream's handler
+thousands of tiny frames delays no other for long. Received data is acknowledged at once as long as its stream's handler
 takes it; what handlers hold of unfinished messages is limited for the connection as a whole. Answers for which the
 peer has opened no window wait in the outbox of their stream; they count as unread answers of the connection.
 
@@ -270,7 +270,7 @@ class Http2Connection(FrameConnection):
         self._flush()
 
     def send_data(self, stream_id: int, data: bytes) -> None:
-        """Send a part of an answer, as far as the peer's windows allow; the rest follows when they open."""
+        """Send a part of an answer: at once what the peer's windows allow, the rest when they open."""
         if self.closed or stream_id not in self._streams:
             return
         outbox = self._outboxes.setdefault(stream_id, _Outbox())

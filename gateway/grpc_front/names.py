@@ -56,7 +56,7 @@ def check_text(text: str, what: str, code: messages.Code) -> None:
 
 
 def check_tag(tag: str) -> None:
-    """Refuse a tag that could not be told from several. Raises StatusError."""
+    """Refuse a tag that brokers would read as several tags. Raises StatusError."""
     check_text(tag, "tag", messages.ILLEGAL_MESSAGE_TAG)
     if "|" in tag:
         raise StatusError(messages.ILLEGAL_MESSAGE_TAG, "tag cannot contain '|'")

@@ -1,4 +1,4 @@
-"""MessageReceipt handles as 5.x clients hold them: those of a pop, with the message's physical offset behind.
+"""Receipt handles as 5.x clients hold them: those of a pop, followed by the physical offset of the message.
 
 Source: ReceiptHandle and ConsumerProcessor.createHandle, 5.4.0.
 """
@@ -98,7 +98,7 @@ class PopReceipts:
         return MessageReceipt.parse(f"{handle} {message.physical_offset}")
 
     def times_consumed(self, message: Message) -> int:
-        """Return how often a message was delivered before; in order, the pop's answer says so."""
+        """Return how often a message was delivered before. The pop's answer has this count for ordered groups only."""
         by_offset = self._counts.get(f"0@qo{message.queue_id}%{message.queue_offset}")
         counted = by_offset or self._counts.get(f"0@{message.queue_id}")
         return int(counted) if counted and int(counted) > 0 else message.reconsume_times

@@ -18,7 +18,7 @@ _PART: Final = 2
 
 
 class _Unreadable(Exception):
-    """Bytes that are no fields."""
+    """Bytes that are not fields of a message."""
 
 
 def check_field_count(encoded: bytes, descriptor: Any) -> None:

@@ -1,7 +1,7 @@
 """QueryRoute and QueryAssignment. Source: RouteActivity, LocalTopicRouteService, 5.4.0.
 
 Only queues of this process's brokers are answered, because only these can be reached through its gRPC port. Their
-endpoints are those by which the client reached it, so they are right behind any port mapping.
+endpoints are those by which the client reached it, so they are right whatever maps the port.
 """
 
 import ipaddress

@@ -163,7 +163,7 @@ class Rpc:
         self._inbox.close()
 
     def cancel(self) -> None:
-        """Give up: nobody waits for the answer."""
+        """Stop the method: the client does not wait for the answer any more."""
         self._scope.cancel()  # First, because a method that waits for a request would end well otherwise.
         self._inbox.close()
 
@@ -174,7 +174,7 @@ class Rpc:
 
     @property
     def is_cancelled(self) -> bool:
-        """Tell whether nobody waits for the answer any more."""
+        """True once the client does not wait for the answer any more."""
         return self._scope.cancel_called
 
     # -- running ------------------------------------------------------------------------------------------------

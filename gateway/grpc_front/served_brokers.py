@@ -1,4 +1,4 @@
-"""The brokers and the namesrv behind the gRPC port, and the links of each connection to them."""
+"""The brokers and the namesrv that the gRPC port serves, and the links of each connection to them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ _LINKS: Final = StateSlot[dict[str, BrokerLink]]("links to the brokers")
 
 @dataclass(frozen=True, slots=True)
 class LocalBroker:
-    """A broker of this process, as far as RPCs need it."""
+    """A broker of this process: its handlers, and the tables that RPCs read."""
 
     name: str
     served: ServedHandlers
@@ -60,7 +60,7 @@ class LocalCluster:
         return LocalLink(broker.served, peer, self.nursery, on_request)
 
     def link(self, peer: Connection, broker: LocalBroker) -> BrokerLink:
-        """Return the link of a connection to a broker, for requests that leave nothing behind."""
+        """Return the link that all RPCs of a connection share, except those that need one of their own."""
         return self._shared_link(peer, broker.name, broker.served)
 
     def namesrv_link(self, peer: Connection, namesrv: ServedHandlers) -> BrokerLink:
@@ -137,7 +137,7 @@ def close_links(peer: Connection) -> None:
 
 
 def topic_not_found(topic: str) -> StatusError:
-    """Return the refusal for a topic that nobody has created."""
+    """Return the refusal for a topic that does not exist."""
     return StatusError(
         messages.TOPIC_NOT_FOUND,
         f"No topic route info in name server for the topic: {topic}. Create it first: the gRPC protocol creates no "

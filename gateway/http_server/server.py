@@ -1,7 +1,7 @@
 """An HTTP console on one port: JSON routes that parts register, `/status`, `/metrics`, `/healthz`.
 
 It serves one request per connection; size, number and duration are bounded. `access.py` decides who may send it.
-Clients that are slow to send or to read hold nobody up: a connection takes a worker only while its request is worked
+Clients that are slow to send or to read delay no others: a connection takes a worker only while its request is worked
 on, and of the connections that wait for their clients the oldest is closed when there are too many.
 """
 

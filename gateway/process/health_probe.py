@@ -49,7 +49,7 @@ def main() -> int:
     """Print what is wrong, and return the exit status."""
     port = os.environ.get("RMQ_GATEWAY_HTTP_PORT", "")
     if not port.isdecimal():
-        problem = f"RMQ_GATEWAY_HTTP_PORT={port} is no port to ask: set it to that of the server"
+        problem = f"RMQ_GATEWAY_HTTP_PORT={port} is not a port: set it to the HTTP port of the server"
     else:
         problem = probe(int(port), is_tls_only=os.environ.get("RMQ_GATEWAY_HTTP_TLS") == "enforcing")
     if problem:

@@ -170,7 +170,7 @@ def _build_http_exporter(config: MetricsExportConfig, headers: Mapping[str, str]
 def _build_grpc_exporter(config: MetricsExportConfig, headers: Mapping[str, str]) -> Exporter:
     from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
 
-    # Without a scheme the connection is encrypted, as officially.
+    # Without a scheme the connection is encrypted, as in the official broker.
     target = config.target if config.target.startswith("http") else f"https://{config.target}"
     return OTLPMetricExporter(
         endpoint=target,

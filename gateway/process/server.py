@@ -50,7 +50,7 @@ class Brokers(Protocol):
         """Start them and return their addresses by name when all can be reached."""
 
     async def stop(self) -> None:
-        """End them in order."""
+        """Stop them cleanly."""
 
     def supervisors(self) -> Iterator[TaskSupervisor]:
         """Yield the background tasks in this process."""

@@ -1,1 +1,1 @@
-"""The commands `rmq-gateway store …`; the work behind them is in `storage/tools`."""
+"""The commands `rmq-gateway store …`; the work itself is done in `storage/tools`."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _STATES = {
     "open": "open, a broker may be writing",
     "crashed": "not closed: the last broker was killed, or the machine stopped",
-    "closed": "closed in order",
+    "closed": "closed cleanly",
 }
 
 
@@ -240,7 +240,7 @@ def print_json(value: dict[str, Any]) -> None:
     "--body",
     type=click.Choice(["text", "base64", "none"]),
     default="text",
-    help="How to print bodies; text: base64 for those that are no UTF-8 (default: text).",
+    help="How to print bodies; text: base64 for those that are not UTF-8 (default: text).",
 )
 @click.option("-n", "--limit", type=click.IntRange(1), metavar="N", help="Stop after N messages.")
 def dump(

@@ -14,7 +14,7 @@ supervisor, the only writer of standard error (`LogLines`).
 Invariants:
 
 1. A broker process never outlives its supervisor. On Linux the kernel kills it (PR_SET_PDEATHSIG); elsewhere it stops
-   at once, in order, when the control channel ends.
+   at once and cleanly when the control channel ends.
 2. The supervisor never ends before its broker processes: it asks them to stop, and kills those that do not.
 3. A broker that ends is started again on the same port with back-off, unless it never listened, which is an error in
    the configuration or on the machine and ends the server (`restart_policy.py` decides, `broker_processes.py` does).

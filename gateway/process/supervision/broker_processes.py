@@ -64,7 +64,7 @@ class BrokerProcesses:
         return {broker.name: broker.address for broker in self._brokers}
 
     async def stop(self) -> None:
-        """Let all processes end in order."""
+        """Let all processes end cleanly."""
         async with trio.open_nursery() as nursery:
             for broker in self._brokers:
                 nursery.start_soon(broker.stop)
@@ -99,7 +99,7 @@ class BrokerProcesses:
 
 
 def write_log(text: str) -> None:
-    """Write lines of a broker process to standard error; where nobody reads it they are lost, as all log lines."""
+    """Write lines of a broker process to standard error. If its reader is gone they are lost, as all log lines are."""
     with suppress(OSError, ValueError):
         sys.stderr.write(text)
         sys.stderr.flush()

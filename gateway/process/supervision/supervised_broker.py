@@ -1,4 +1,4 @@
-"""One broker under its supervisor: a process at a time, started again when it ends, until it is told to stop."""
+"""One broker under its supervisor: its process is started again whenever it ends, until the supervisor stops it."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
@@ -159,7 +159,7 @@ class SupervisedBroker:
         self.ready.set()
 
     async def stop(self) -> None:
-        """Let the process end in order, within the time for its requests and its store, and end `run`."""
+        """Let the process end cleanly, within the time for its requests and its store, and end `run`."""
         self._stopping.set()
         if self._connection is not None:
             self._connection.send_oneway(StopBrokerProcess(at_once=False))

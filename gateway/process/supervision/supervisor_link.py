@@ -33,7 +33,7 @@ REPORT_TIMEOUT_S: Final = 60.0
 
 
 class SupervisorLink:
-    """The connection to the supervisor; when it ends, so does the process, at once and in order.
+    """The connection to the supervisor; when it ends, so does the process, at once and cleanly.
 
     ``has_namesrv`` tells whether the broker can register over it.
     """

@@ -59,7 +59,7 @@ def test_inspect(root: Path) -> None:
     result = run("inspect", root)
     assert result.exit_code == ExitCode.DONE
     for text in (
-        "closed in order",
+        "closed cleanly",
         "2 topics, 3 queues",
         "00000000000000008192",
         "checkpoint: log 2023-11-14T22:",
@@ -141,7 +141,7 @@ def test_repair_of_a_killed_store(root: Path) -> None:
     result = run("repair", root, *SIZES, "--yes")
     assert result.exit_code == ExitCode.DONE
     assert "recover, as the next start would" in result.output
-    assert run("inspect", root).output.splitlines()[1] == "closed in order"
+    assert run("inspect", root).output.splitlines()[1] == "closed cleanly"
 
 
 def test_repair_refuses_an_open_store(root: Path) -> None:
