@@ -187,6 +187,7 @@ class ShadowServer:
             target.brokers,
             target.kind,
             lambda: check.problem if check is not None else "",
+            replicates_dead_letters=self._config.replication.dead_letters,
         )
         cutover.register_metrics(self.metrics)
         self.report.show_moves(cutover.console_routes.moves_status)

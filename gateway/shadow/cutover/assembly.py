@@ -133,6 +133,8 @@ class Cutover:
         declared: Mapping[str, str],
         kind: str,
         target_problem: Callable[[], str] = lambda: "",
+        *,
+        replicates_dead_letters: bool = True,
     ) -> None:
         clock = SystemClock()
         traffic = MoveTraffic()
@@ -152,7 +154,15 @@ class Cutover:
         )
         moves = open_move_file(settings)
         self.bypass = BypassWatch(clusters, lambda: moves)
-        self.mover = Mover(moves, self.director, checks, settings, clock.now_ms, self.bypass)
+        self.mover = Mover(
+            moves,
+            self.director,
+            checks,
+            settings,
+            clock.now_ms,
+            self.bypass,
+            replicates_dead_letters=replicates_dead_letters,
+        )
         self.mode_switch = ModeSwitch(
             service.mirror, self.mover, self.director, service.open_mode_overrides()
         )

@@ -45,16 +45,20 @@ SHOW_INTERVAL_S: Final = 0.1
 MAX_SHOW_S: Final = 15.0
 """Longest wait for messages that were acknowledged: an official broker builds its queues in the background."""
 NOT_MIRRORED: Final = (
-    'only a target of kind "ours" gets dead letters of the primary: consume or resend them before the primary is shut '
-    "down"
+    'only a target of kind "ours" gets dead letters of the primary, unless [replication] dead_letters = false: consume '
+    "or resend them before the primary is shut down"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetters:
-    """Compares and copies the dead-letter topics of groups."""
+    """Compares and copies the dead-letter topics of groups.
+
+    ``are_replicated``: the target has the primary's dead letters, at the primary's offsets.
+    """
 
     clusters: ClusterPair
+    are_replicated: bool
 
     async def queue_ends(self, move: Move, group: str) -> dict[str, QueueEnds]:
         """Return the ends of the group's dead-letter queues on both sides. Raises LOOKUP_ERRORS."""
@@ -80,7 +84,7 @@ class DeadLetters:
 
     async def plan_copy(self, move: Move, group: str) -> MoveCheck:
         """Return the check of a step to the target, before it is taken. Raises LOOKUP_ERRORS."""
-        if not self.clusters.preserves_offsets:
+        if not self.are_replicated:
             return await self._name_unmirrored(move, group)
         missing_messages = await self.count_missing(move, group, Side.TARGET)
         copies = "; the step copies them" if missing_messages else ""
@@ -94,7 +98,7 @@ class DeadLetters:
         topic = dlq_topic(group)
         copied_messages = 0
         try:
-            if goal is Side.TARGET and not self.clusters.preserves_offsets:
+            if goal is Side.TARGET and not self.are_replicated:
                 return await self._name_unmirrored(move, group)
             for broker in await self.clusters.brokers_of(move.topic):
                 copied_messages += await self._copy_broker(move, group, broker, goal)
@@ -163,7 +167,7 @@ class DeadLetters:
         for queue_id in source_ranges.keys() | goal_ranges.keys():
             source_range = source_ranges.get(queue_id, QueueRange(0, 0))
             goal_range = goal_ranges.get(queue_id, QueueRange(0, 0))
-            if self.clusters.preserves_offsets:
+            if self.are_replicated:
                 pair = (source_range, goal_range) if source is Side.PRIMARY else (goal_range, source_range)
                 start = await self._first_difference(broker, group, queue_id, *pair)
                 starts = {source: start, goal: start}

@@ -101,6 +101,7 @@ class Mover:
     """Moves topics and groups. `step_lock` is held during each step.
 
     ``bypass`` finds producers that still send to the primary itself; without it they are not looked for.
+    ``replicates_dead_letters``: a target that preserves offsets also gets dead letters.
     """
 
     def __init__(
@@ -111,6 +112,8 @@ class Mover:
         settings: CutoverSettings,
         now_ms: Callable[[], int],
         bypass: BypassWatch | None = None,
+        *,
+        replicates_dead_letters: bool = True,
     ) -> None:
         self.move_file = move_file
         self._bypass = bypass
@@ -119,7 +122,9 @@ class Mover:
         self._settings = settings
         self._now_ms = now_ms
         self._group_transfer = GroupTransfer(checks)
-        self._dead_letters = DeadLetters(checks.clusters)
+        self._dead_letters = DeadLetters(
+            checks.clusters, checks.clusters.preserves_offsets and replicates_dead_letters
+        )
         self._write_permission = WritePermission(checks.clusters)
         self.step_lock = trio.Lock()
         self._step_counts = {"taken": 0, "refused": 0}
@@ -533,7 +538,7 @@ class Mover:
             if self.checks.clusters.preserves_offsets:
                 checks.append(await self.checks.compare_retry_topics(move, group))
             return await self._return_group(step, checks)
-        if not self.checks.clusters.preserves_offsets:
+        if not self._dead_letters.are_replicated:
             move = move.with_dead_letter_ends(group, await self._dead_letters.queue_ends(move, group))
         return await self._complete_step(step, move)
 
