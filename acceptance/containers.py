@@ -22,7 +22,7 @@ from compat_tests.jars import Unavailable, cache_dir, lock_file
 from compat_tests.plugin import skip_or_fail
 from compat_tests.server import eventually
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "scripts" / "build_image.py"
 DOCKERFILE = ROOT / "deploy" / "container" / "Dockerfile"
 TAG = "rocketmq-gateway:case"
@@ -45,8 +45,6 @@ def image() -> str:
 
 def _require_engine() -> None:
     """Skip the case where no engine answers. With CI=true that is a failure if somebody named the engine."""
-    if not BUILD.exists():
-        skip_or_fail("the image is built from a checkout only")
     named = os.environ.get("DOCKER_HOST")
     if not named and not _engine_answers():
         pytest.skip("no Docker engine answers")

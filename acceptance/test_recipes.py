@@ -25,8 +25,6 @@ def find_tool(program: str) -> str:
 
 
 def copy_recipe(name: str, folder: Path) -> Path:
-    if not RECIPES.exists():
-        skip_or_fail("the recipes are in a checkout only")
     return Path(shutil.copytree(RECIPES / name, folder / name))
 
 
