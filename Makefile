@@ -46,8 +46,8 @@ image: $(VENV)/bin/python
 test: $(VENV)/dev
 	$(RUN_TESTS) all $(if $(filter no,$(IMAGE)),--without compat-image) $(MORE)
 
-# Formatting, lint, types, readability and unit tests.
-check: $(VENV)/dev
+# Formatting, lint, types, readability and unit tests; without those of Spark, which `make test` adds.
+check: $(VENV)/check
 	$(RUN_TESTS) check $(MORE)
 
 runs: $(VENV)/dev
@@ -56,10 +56,10 @@ runs: $(VENV)/dev
 run: $(VENV)/dev
 	$(RUN_TESTS) $(RUN) $(MORE)
 
-unit types lint: $(VENV)/dev
+unit types lint: $(VENV)/check
 	$(RUN_TESTS) $@ $(MORE)
 
-format: $(VENV)/dev
+format: $(VENV)/check
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
@@ -130,10 +130,15 @@ $(VENV)/serve: pyproject.toml | $(VENV)/bin/python
 	$(COMPILE)
 	@touch $@
 
+$(VENV)/check: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python $(INSTALL) '.[check]'
+	$(COMPILE)
+	@touch $@ $(VENV)/serve
+
 $(VENV)/dev: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python $(INSTALL) '.[dev]'
 	$(COMPILE)
-	@touch $@ $(VENV)/serve
+	@touch $@ $(VENV)/check $(VENV)/serve
 
 $(DELTA)/dev: pyproject.toml | $(VENV)/bin/python
 	$(PYTHON) -m venv $(DELTA)

@@ -243,14 +243,14 @@ def test_a_taken_port_is_one_clear_error(tmp_path: Path) -> None:
     port = first + 10
     with socket.socket() as taken:
         with suppress(OSError):  # taken by another process already, which is as good
-            taken.bind(("0.0.0.0", port))
+            taken.bind(("127.0.0.1", port))
             taken.listen()
         with pytest.raises(ProcessEndedEarly) as refused:
             serve(tmp_path, "--memory", "--broker-port", str(first))
     assert refused.value.code == 1
     (error,) = [line for line in refused.value.output.splitlines() if line.startswith("Error:")]
     assert error == (
-        f"Error: cannot listen on 0.0.0.0:{port} (listenPort): address already in use. "
+        f"Error: cannot listen on 127.0.0.1:{port} (listenPort): address already in use. "
         "Use another port, or 0 for a free one."
     )
     assert "Traceback" not in refused.value.output
@@ -272,7 +272,7 @@ def test_a_locked_store_is_one_clear_error(tmp_path: Path) -> None:
 
 
 def test_clients_get_the_address_by_which_they_came(tmp_path: Path) -> None:
-    with serve(tmp_path, "--memory", "--advertise", "auto") as gateway:
+    with serve(tmp_path, "--memory", "--host", "0.0.0.0", "--advertise", "auto") as gateway:
         ports = {name: address.rpartition(":")[2] for name, address in gateway.brokers.items()}
         assert route(gateway, host="127.0.0.2") == {name: f"127.0.0.2:{port}" for name, port in ports.items()}
 

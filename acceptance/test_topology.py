@@ -209,7 +209,7 @@ def test_vip_port(tmp_path: Path) -> None:
 
 
 def test_auto_address_is_the_one_dialled(tmp_path: Path) -> None:
-    with Gateway(tmp_path, "--memory") as gateway:
+    with Gateway(tmp_path, "--memory", "--host", "0.0.0.0") as gateway:
         port = split_address(gateway.broker)[1]
         for host in ("127.0.0.1", "127.0.0.2"):
             with dial(gateway.namesrv, host) as namesrv:
@@ -222,7 +222,7 @@ def test_auto_address_is_the_one_dialled(tmp_path: Path) -> None:
 
 
 def test_fixed_address_wins(tmp_path: Path) -> None:
-    with Gateway(tmp_path, "--memory", "--advertise", "192.0.2.9") as gateway:
+    with Gateway(tmp_path, "--memory", "--host", "0.0.0.0", "--advertise", "192.0.2.9") as gateway:
         port = split_address(gateway.broker)[1]
         for host in ("127.0.0.1", "127.0.0.2"):
             with dial(gateway.namesrv, host) as namesrv:

@@ -9,7 +9,8 @@ _HTTP: Final = (b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PATC", b
 
 HTTP_2: Final = (
     "HTTP/2, as gRPC clients of RocketMQ 5 (rocketmq-client-java and others) and proxies speak it",
-    "use a remoting client (Java: rocketmq-client), or put the official Proxy before this server",
+    "give gRPC clients a gRPC port, which `serve --grpc-port 8081` opens (grpcServerPort), "
+    "or use a remoting client (Java: rocketmq-client)",
 )
 HTTP: Final = (
     "HTTP",

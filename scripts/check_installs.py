@@ -30,7 +30,7 @@ from build_image import PIP, build_wheels, copy_sources
 ROOT: Final = Path(__file__).resolve().parent.parent
 INSTALLS: Final = ROOT / ".build" / "installs"
 PLAIN: Final = "none"
-LEFT_OUT: Final = frozenset({"dev"})
+LEFT_OUT: Final = frozenset({"check", "dev"})
 """Extras that only a checkout needs."""
 JOBS: Final = 3
 COMMAND_TIMEOUT_S: Final = 600

@@ -37,10 +37,12 @@ PACKAGES: Final = (
     "gateway",
     "compat_tests",
     "acceptance",
-    "spark",
     "tools",
     "scripts",
 )
+SPARK_PACKAGES: Final = ("spark", "tools/bench_spark")
+"""Packages that need Spark, which `make check` does without."""
+CHECK: Final = ("format", "lint", "types", "readability", "links", "unit")
 DEFAULT_JOBS: Final = 4
 INTERCHANGE: Final = "storage/tests/test_interchange.py"
 SPARK_CASES: Final = "spark/tests/cases"
@@ -188,17 +190,22 @@ def _runs() -> list[Run]:
         "toolkit",
         "gateway",
         "compat_tests/tests",
-        "spark",
         "tools",
         "scripts",
     )
-    ignored = ["--ignore", INTERCHANGE, "--ignore", SPARK_CASES]
+    ignored = ["--ignore", INTERCHANGE]
+    spark_units = ["spark", "--ignore", SPARK_CASES, "-o", "cache_dir=.pytest_cache/unit-spark"]
     # Hypothesis tells a story that failed again, so that chance lets none pass at the second try.
     unit_cache = ["-o", "cache_dir=.pytest_cache/unit"]
     return [
         Run("format", "formatting (ruff)", [str(tools / "ruff"), "format", "--check", "."]),
         Run("lint", "lint (ruff)", [str(tools / "ruff"), "check", "."]),
-        Run("types", "types (mypy, less strict for tests)", [str(tools / "mypy"), *PACKAGES]),
+        Run(
+            "types",
+            "types (mypy, less strict for tests)",
+            [str(tools / "mypy"), *PACKAGES, "--exclude", f"^{SPARK_PACKAGES[1]}/"],
+        ),
+        Run("types-spark", "types of what needs Spark", [str(tools / "mypy"), *SPARK_PACKAGES]),
         Run("readability", "counts that keep the source readable", [python, "scripts/readability.py"]),
         Run("links", "links in documents", [python, "scripts/check_links.py"]),
         Run(
@@ -216,6 +223,12 @@ def _runs() -> list[Run]:
             "unit and simulation tests",
             _pytest(*units, *ignored, *unit_cache, "--numprocesses", "auto"),
             _pytest(*units, *ignored, *unit_cache, "--last-failed", "--last-failed-no-failures=none"),
+        ),
+        Run(
+            "unit-spark",
+            "unit tests of what needs Spark",
+            _pytest(*spark_units, "--numprocesses", "auto"),
+            _pytest(*spark_units, "--last-failed", "--last-failed-no-failures=none"),
         ),
         Run(
             "fuzz",
@@ -340,7 +353,7 @@ def _list_runs(runs: Sequence[Run]) -> None:
     width = max(len(run.name) for run in runs)
     for run in runs:
         print(f"{run.name:{width}}  {run.text}")
-    print("\nall: every run above. check: format, lint, types, readability, links and unit.")
+    print(f"\nall: every run above. check, which needs no Spark: {', '.join(CHECK)}.")
 
 
 def _chosen(names: Sequence[str], runs: Sequence[Run], left_out: Sequence[str]) -> list[Run]:
@@ -348,7 +361,7 @@ def _chosen(names: Sequence[str], runs: Sequence[Run], left_out: Sequence[str]) 
     all_names = {run.name for run in runs}
     selected = set(names)
     if "check" in selected:
-        selected = selected - {"check"} | {"format", "lint", "types", "readability", "links", "unit"}
+        selected = selected - {"check"} | set(CHECK)
     if "all" in selected:
         selected = selected - {"all"} | all_names
     unknown = (selected | set(left_out)) - all_names

@@ -15,8 +15,8 @@ from compat_tests.endpoints.process import ChildProcess
 from compat_tests.jars import Unavailable
 
 ROOT = Path(__file__).resolve().parents[2]
-# Settings the suite needs that no server enables by default.
-BROKER_SETTINGS = {"enablePropertyFilter": "true", "traceTopicEnable": "true"}
+# Settings the suite needs that our server does not enable by default.
+BROKER_SETTINGS = {"traceTopicEnable": "true"}
 
 
 class OursEndpoint(LocalEndpoint):

@@ -13,14 +13,18 @@ from codec.constants import ResponseCode, version_name
 from codec.topics import RETRY_PREFIX, TOOL_GROUPS, dlq_topic, is_system_group, retry_topic
 from gateway.admin.errors import AdminError, NotFound, Refused
 from gateway.admin.topics import delete_topic
-from remoting.bodies.groups import ConnectedClient, ConsumerConnection
+from remoting.bodies.groups import ConnectedClient, ConsumerConnection, SubscriptionGroupConfig
 from remoting.bodies.heartbeat import SubscriptionData
 from remoting.bodies.progress import ConsumeStats
 from remoting.bodies.queues import MessageQueue
 from remoting.bodies.running import ConsumerRunningInfo
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
 from remoting.requests.client import GetConsumerConnectionList, GetConsumerRunningInfo
-from remoting.requests.groups import DeleteSubscriptionGroup, GetAllSubscriptionGroupConfig
+from remoting.requests.groups import (
+    DeleteSubscriptionGroup,
+    GetAllSubscriptionGroupConfig,
+    UpdateAndCreateSubscriptionGroup,
+)
 from remoting.requests.namesrv import GetAllTopicListFromNameserver
 from remoting.requests.offsets import GetConsumeStats
 from remoting.requests.topics import GetTopicStatsInfo
@@ -350,6 +354,50 @@ def check_group_exists(client: "AdminClient", group: str) -> None:
             f'group "{group}" does not exist{suggestion}'
             + ("" if suggestion else '. See the names with "rmq-gateway group list".')
         )
+
+
+def read_group(client: "AdminClient", broker: str, group: str) -> SubscriptionGroupConfig | None:
+    """Return a group's settings on one broker; None if it does not have the group.
+
+    A broker may create a group that it is asked for by its name (`autoCreateSubscriptionGroup`), so all are read.
+    """
+    return client.ask_broker(broker, GetAllSubscriptionGroupConfig()).data.subscription_group_table.get(group)
+
+
+def create_group(client: "AdminClient", config: SubscriptionGroupConfig, brokers: Sequence[str]) -> None:
+    """Create a group on some brokers. Raises AdminError if one of them has it."""
+    group = config.group_name
+    present = client.map_brokers(brokers, lambda broker: read_group(client, broker, group))
+    owners = [broker for broker, found in zip(brokers, present, strict=True) if found is not None]
+    if owners:
+        raise AdminError(
+            f'group "{group}" exists on {", ".join(owners)}; change it with "rmq-gateway group alter".'
+        )
+    request = UpdateAndCreateSubscriptionGroup(data=config)
+    client.map_brokers(brokers, lambda broker: client.ask_broker(broker, request))
+
+
+def alter_group(
+    client: "AdminClient", group: str, brokers: Sequence[str], changes: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Change settings of a group where it exists; return a row for each change. Raises NotFound."""
+    configs = client.map_brokers(brokers, lambda broker: read_group(client, broker, group))
+    present = {broker: config for broker, config in zip(brokers, configs, strict=True) if config is not None}
+    if not present:
+        check_group_exists(client, group)
+        raise NotFound(f'group "{group}" is on none of the brokers {", ".join(brokers)}')
+    rows = []
+    for broker, config in present.items():
+        changed = {name: value for name, value in changes.items() if getattr(config, name) != value}
+        rows += [
+            {"broker": broker, "setting": name, "before": getattr(config, name), "now": value}
+            for name, value in changed.items()
+        ]
+        for name, value in changed.items():
+            setattr(config, name, value)
+        if changed:
+            client.ask_broker(broker, UpdateAndCreateSubscriptionGroup(data=config))
+    return rows
 
 
 def delete_group(

@@ -67,7 +67,11 @@ def common_options(function: Function) -> Function:
             help="Set one key listed by `rmq-gateway config`; repeatable.",
         ),
         _option("--strict", is_flag=True, help="Refuse unknown keys in configuration files, too."),
-        _option("--host", metavar="ADDRESS", help="Address to listen on (default: 0.0.0.0)."),
+        _option(
+            "--host",
+            metavar="ADDRESS",
+            help="Address to listen on (default: 127.0.0.1 for serve, else 0.0.0.0).",
+        ),
         _option(
             "--log-level",
             type=click.Choice(["debug", "info", "warning", "error"]),
@@ -99,7 +103,7 @@ def broker_options(function: Function) -> Function:
         _option(
             "--store",
             metavar="DIR",
-            help="Directory of all files (default: ~/store); several brokers use one subdirectory each.",
+            help="Directory of all files (default: ~/rocketmq-gateway/store); several brokers use a subdirectory each.",
         ),
         _option(
             "--advertise",
@@ -210,7 +214,9 @@ COMMANDS: Final = {
     "docs": LazyCommand(
         "gateway.commands.docs", "Print the document PAGE, for example how-to/serve; without PAGE, list all."
     ),
-    "group": LazyCommand("gateway.admin.commands.group", "List, describe, move and delete consumer groups."),
+    "group": LazyCommand(
+        "gateway.admin.commands.group", "List, describe, create, change, move and delete consumer groups."
+    ),
     "message": LazyCommand("gateway.admin.commands.message", "Find messages by id, key, place or time."),
     "produce": LazyCommand(
         "gateway.admin.commands.produce",

@@ -150,7 +150,10 @@ class BrokerConfig:
         "enableRegisterProducer", True, "whether producers' heartbeats are recorded"
     )
     enable_property_filter: bool = key(
-        "enablePropertyFilter", False, "whether SQL92 filters on message properties are served", live=True
+        "enablePropertyFilter",
+        True,
+        "whether SQL92 filters on message properties are served (official default: false)",
+        live=True,
     )
     filter_support_retry: bool = key(
         "filterSupportRetry", False, "whether SQL92 filters apply to retry topics", live=True

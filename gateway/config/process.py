@@ -32,6 +32,7 @@ __all__ = [
 ]
 
 NAMESRV_PORT = 9876
+LOOPBACK, ALL_ADDRESSES = "127.0.0.1", "0.0.0.0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +44,13 @@ class NamesrvConfig:
     )
     kv_config_path: str = key(
         "kvConfigPath",
-        "~/namesrv/kvConfig.json",
+        "~/rocketmq-gateway/namesrv/kvConfig.json",
         "file of the KV configuration",
         path=True,
     )
     config_store_path: str = key(
         "configStorePath",
-        "~/namesrv/namesrv.properties",
+        "~/rocketmq-gateway/namesrv/namesrv.properties",
         "file for changes made by request",
         path=True,
     )
@@ -208,7 +209,10 @@ class ProcessConfig:
     """Keys of the process as a whole."""
 
     host: str = key(
-        "bindAddress", "0.0.0.0", "address to listen on; :: for IPv6 and, where the system supports it, IPv4"
+        "bindAddress",
+        LOOPBACK,
+        f"address to listen on; {ALL_ADDRESSES} for all, :: for IPv6 and, where the system supports it, IPv4 "
+        f"(default of `namesrv` and `broker`: {ALL_ADDRESSES}, as officially)",
     )
     published_ports: bool = key(
         "publishedPorts",

@@ -9,7 +9,7 @@ so there an unknown key is a notice, unless the caller is strict.
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -24,6 +24,8 @@ from gateway.config.keys import (
     with_values,
 )
 from gateway.config.process import (
+    ALL_ADDRESSES,
+    AUTO,
     TABLES,
     AuthConfig,
     BrokerConfig,
@@ -34,6 +36,7 @@ from gateway.config.process import (
     TlsConfig,
 )
 from gateway.config.properties_file import PropertiesError, decode_text, parse_properties
+from gateway.config.store import OFFICIAL_STORE
 from gateway.config.unsupported import (
     REASONS,
     UNUSED,
@@ -53,6 +56,7 @@ _KUBERNETES_VARIABLE = re.compile(
 """Variables that Kubernetes sets in every pod beside a service called rmq-gateway."""
 _IN_MEMORY_WITHOUT = ("storePathRootDir", "storePathCommitLog", "kvConfigPath", "configStorePath")
 """Keys that name files, which a server in memory does not have."""
+_LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "[::1]", "::1")
 _SEARCH = {
     "namesrv": ("namesrv", "listener", "tls", "auth", "process", "broker"),
     "broker": ("broker", "listener", "tls", "auth", "process", "namesrv"),
@@ -196,6 +200,8 @@ def assemble(role: Role, source_values: Iterable[SourceValue]) -> ServeConfig:
                 notices[f"{source_value.origin}: {source_value.name} {UNUSED_REASON}"] = None
     _check_served(source_values)
     _check_contradictions(source_values, in_memory=bool(values["process"].get("memoryStore")))
+    if role != "serve":
+        values["process"].setdefault("bindAddress", ALL_ADDRESSES)
     broker = with_values(BrokerConfig(), values["broker"])
     process = with_values(ProcessConfig(), values["process"])
     _check_control(role, process)
@@ -206,6 +212,10 @@ def assemble(role: Role, source_values: Iterable[SourceValue]) -> ServeConfig:
     limits = with_values(ListenerLimits(), values["listener"])
     if role == "broker" and not broker.namesrv_addr:
         notices["namesrvAddr is empty: clients cannot find this broker through a namesrv"] = None
+    if "bindAddress" not in values["process"]:
+        notices |= dict.fromkeys(_unreachable_addresses(broker))
+    if brokers and not process.memory and "storePathRootDir" not in values["broker"]:
+        notices |= dict.fromkeys(_passed_over_stores())
     export = process.metrics_export
     if export.exporter_type == "PROM" and process.http_port < 0:
         notice = "metricsExporterType=PROM opens no port here: set httpPort, where Prometheus finds /metrics"
@@ -311,6 +321,28 @@ def _check_grpc(role: Role, process: ProcessConfig) -> None:
         raise ConfigError(
             "grpcServerPort (--grpc-port) and controlPort (--control) exclude each other: the servers for tests have "
             "no gRPC port. Leave one of them out"
+        )
+
+
+def _unreachable_addresses(broker: BrokerConfig) -> Iterator[str]:
+    """Yield a notice if clients are sent to an address of this machine that `serve` does not listen on by default."""
+    remedy = f"`serve` listens on loopback only. Pass --host {ALL_ADDRESSES} to serve other machines"
+    if broker.broker_ip not in (AUTO, *_LOOPBACK_HOSTS):
+        yield f"clients are sent to brokerIP1={broker.broker_ip}, but {remedy}"
+    if any(
+        address.rpartition(":")[0] not in _LOOPBACK_HOSTS
+        for address in broker.namesrv_addr.split(";")
+        if address
+    ):
+        yield f"clients of {broker.namesrv_addr} are sent here, but {remedy}"
+
+
+def _passed_over_stores() -> Iterator[str]:
+    """Yield a notice if the default folder of the official broker holds a store: it is not opened without a word."""
+    if os.path.isdir(os.path.join(os.path.expanduser(OFFICIAL_STORE), "commitlog")):
+        yield (
+            f"{OFFICIAL_STORE}, the default folder of the official broker, holds a store that is not opened. "
+            f"Pass --store {OFFICIAL_STORE} to continue it"
         )
 
 

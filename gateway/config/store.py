@@ -10,7 +10,9 @@ INT_MAX = 2**31 - 1
 TIMER_SLOTS_MS = (100, 200, 500, 1000)
 HOURS = r"([01]?[0-9]|2[0-3])(;([01]?[0-9]|2[0-3]))*"
 DELAYS = r"[0-9]+[smhd]( [0-9]+[smhd])*"
-DEFAULT_STORE = "~/store"
+DEFAULT_STORE = "~/rocketmq-gateway/store"
+OFFICIAL_STORE = "~/store"
+"""Default of the official broker, whose files a server that is only tried out must not continue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +20,10 @@ class StoreSettings:
     """Source: MessageStoreConfig, 5.4.0. Sizes in bytes, ratios in percent of the disk."""
 
     store_path_root_dir: str = key(
-        "storePathRootDir", DEFAULT_STORE, "directory of all files of this broker", path=True
+        "storePathRootDir",
+        DEFAULT_STORE,
+        f"directory of all files of this broker (official default: {OFFICIAL_STORE})",
+        path=True,
     )
     store_path_commit_log: str = key(
         "storePathCommitLog", "", "directory of the commit log; empty is commitlog below the root", path=True

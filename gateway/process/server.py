@@ -262,7 +262,7 @@ def log_start(
     )
     if config.namesrv is not None:
         _warn_of_registrations(config)
-    log.info("next step", extra={"do": _next_step(config, namesrv)})
+    log.info("next step", extra={"do": _next_step(config, namesrv, grpc)})
 
 
 def describe_tls(tls: TlsConfig) -> str:
@@ -292,7 +292,12 @@ def _warn_of_registrations(config: ServeConfig) -> None:
             )
 
 
-def _next_step(config: ServeConfig, namesrv: str | None) -> str:
+def _next_step(config: ServeConfig, namesrv: str | None, grpc: str | None) -> str:
+    step = _next_step_of_remoting(config, namesrv)
+    return step if grpc is None else f"{step}, and gRPC clients (5.x) the endpoint {grpc}"
+
+
+def _next_step_of_remoting(config: ServeConfig, namesrv: str | None) -> str:
     if namesrv is not None:
         return f"give clients the namesrv address {namesrv}"
     registers = ", ".join(sorted({broker.namesrv_addr for broker in config.brokers if broker.namesrv_addr}))

@@ -1,9 +1,10 @@
 """The summary of the test matrix: cases that needed a second try, by name and with their causes."""
 
 import sys
+import tomllib
 
 import pytest
-from run_tests import ROOT, Result, Run, describe_second_tries, failed_cases, read_causes
+from run_tests import ROOT, Result, Run, _chosen, _runs, describe_second_tries, failed_cases, read_causes
 
 OUTPUT = b"""
 \x1b[31mFAILED\x1b[0m storage/tests/test_files.py::test_a[x - y] - AssertionError: assert 1 == 2
@@ -45,3 +46,17 @@ def test_known_causes_are_of_cases_that_exist() -> None:
 
 def test_no_unit_test_needs_a_second_try() -> None:
     assert [case for case in read_causes() if "/tests/" in case and "/tests/cases/" not in case] == []
+
+
+def test_check_needs_no_spark() -> None:
+    """Its installation alone took 456 MB, for whoever changed a line of the server."""
+    runs = _runs()
+    check = {run.name: list(run.command) for run in _chosen(["check"], runs, [])}
+    assert check.keys() == {"format", "lint", "types", "readability", "links", "unit"}
+    assert "spark" not in [*check["unit"], *check["types"]]
+    chosen = {run.name: list(run.command) for run in _chosen(["all"], runs, [])}
+    assert "spark" in chosen["unit-spark"]
+    assert "spark" in chosen["types-spark"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    assert "spark" not in " ".join(extras["check"])
+    assert "[check,spark" in extras["dev"][0]

@@ -1,4 +1,4 @@
-"""The command `rmq-gateway group`: lists, describes, moves and deletes consumer groups."""
+"""The command `rmq-gateway group`: lists, describes, creates, changes, moves and deletes consumer groups."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,6 +8,8 @@ import click
 from gateway.admin.commands.options import (
     ClusterGroup,
     ConnectionFlags,
+    Function,
+    brokers_option,
     cluster_options,
     complete_names,
     confirm,
@@ -20,7 +22,7 @@ from gateway.admin.commands.options import (
 
 @click.group(cls=ClusterGroup)
 def group() -> None:
-    """List, describe, move and delete consumer groups."""
+    """List, describe, create, change, move and delete consumer groups."""
 
 
 @group.command("list")
@@ -138,6 +140,114 @@ def _print_group(description: dict[str, Any], output: str) -> None:
         TableColumn("client", "member"),
     ]
     print_table(rows, [column for column in columns if output == "wide" or not column.wide])
+
+
+def _setting_options(function: Function) -> Function:
+    """Add the options that set what a broker does for a group."""
+    options: list[Any] = [
+        click.option(
+            "--orderly/--not-orderly",
+            default=None,
+            help="Whether gRPC clients (5.x) consume in order (consumeMessageOrderly).",
+        ),
+        click.option(
+            "--retries",
+            type=click.IntRange(0),
+            metavar="N",
+            help="Retries before a message becomes a dead letter (retryMaxTimes; 16 for a new group).",
+        ),
+        click.option("--consume/--no-consume", default=None, help="Whether it may consume (consumeEnable)."),
+        click.option(
+            "--broadcast/--no-broadcast",
+            default=None,
+            help="Whether it may consume as broadcast (consumeBroadcastEnable).",
+        ),
+        brokers_option("Only this broker; repeatable."),
+        click.option("--cluster", metavar="NAME", help="Only the brokers of this cluster."),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def _changes(
+    orderly: bool | None, retries: int | None, consume: bool | None, broadcast: bool | None
+) -> dict[str, Any]:
+    flags = {
+        "consume_message_orderly": orderly,
+        "retry_max_times": retries,
+        "consume_enable": consume,
+        "consume_broadcast_enable": broadcast,
+    }
+    return {name: value for name, value in flags.items() if value is not None}
+
+
+@group.command()
+@click.argument("name", metavar="GROUP")
+@_setting_options
+@output_options()
+@cluster_options
+def create(
+    connection: ConnectionFlags,
+    name: str,
+    orderly: bool | None,
+    retries: int | None,
+    consume: bool | None,
+    broadcast: bool | None,
+    brokers: tuple[str, ...],
+    cluster: str | None,
+    output: str,
+) -> None:
+    """Create a group on all brokers, or on those that are chosen."""
+    from codec.topics import NAME_PATTERN, NAME_PATTERN_TEXT
+    from gateway.admin.groups import create_group
+    from gateway.admin.output import print_json
+    from remoting.bodies.groups import SubscriptionGroupConfig
+
+    if not NAME_PATTERN.fullmatch(name):
+        raise click.UsageError(f'GROUP "{name}": expected characters that match {NAME_PATTERN_TEXT}')
+    config = SubscriptionGroupConfig(group_name=name, **_changes(orderly, retries, consume, broadcast))
+    with connection.open() as client:
+        chosen = client.choose_brokers(brokers, cluster)
+        create_group(client, config, chosen)
+    if output == "json":
+        print_json({"group": name, "brokers": list(chosen)})
+    else:
+        click.echo(f"Created {name} on {', '.join(chosen)}.")
+
+
+@group.command()
+@click.argument("name", metavar="GROUP", shell_complete=complete_names("group"))
+@_setting_options
+@output_options()
+@cluster_options
+def alter(
+    connection: ConnectionFlags,
+    name: str,
+    orderly: bool | None,
+    retries: int | None,
+    consume: bool | None,
+    broadcast: bool | None,
+    brokers: tuple[str, ...],
+    cluster: str | None,
+    output: str,
+) -> None:
+    """Change settings of a group; those that are not named stay."""
+    from gateway.admin.groups import alter_group
+    from gateway.admin.output import TableColumn, print_rows
+
+    changes = _changes(orderly, retries, consume, broadcast)
+    if not changes:
+        raise click.UsageError("Nothing to change: pass --orderly, --retries or another setting.")
+    with connection.open() as client:
+        rows = alter_group(client, name, client.choose_brokers(brokers, cluster), changes)
+    columns = [
+        TableColumn("broker", "broker"),
+        TableColumn("setting", "setting"),
+        TableColumn("before", "before"),
+        TableColumn("now", "now"),
+    ]
+    print_rows(rows, columns, output, empty="Nothing changed: the group had these settings already.")
 
 
 @group.command()

@@ -1,5 +1,6 @@
 """The command `rmq-gateway topic`: lists, describes, creates, changes and deletes topics."""
 
+from collections.abc import Iterable
 from typing import Final
 
 import click
@@ -143,6 +144,7 @@ def _split_attributes(attributes: tuple[str, ...]) -> dict[str, str]:
 )
 @click.option("--if-not-exists", is_flag=True, help="Succeed if the topic exists; nothing is changed then.")
 @_placement_options
+@output_options()
 @cluster_options
 def create(
     connection: ConnectionFlags,
@@ -156,6 +158,7 @@ def create(
     if_not_exists: bool,
     brokers: tuple[str, ...],
     cluster: str | None,
+    output: str,
 ) -> None:
     """Create a topic on all brokers, or on those that are chosen, and wait until clients can find it."""
     from codec.topics import MAX_TOPIC_CHARS, NAME_PATTERN, NAME_PATTERN_TEXT
@@ -185,13 +188,22 @@ def create(
     with connection.open() as client:
         chosen = client.choose_brokers(brokers, cluster)
         if if_not_exists and (present := brokers_with_topic(client, name, chosen)):
-            click.echo(f"{name} exists on {', '.join(present)}.")
+            _print_created(name, present, output, is_new=False)
             return
         create_topic(client, config, pairs, chosen)
         is_known = wait_for_route(client, name, chosen, client.timeout_s)
-    click.echo(f"Created {name} on {', '.join(chosen)}.")
+    _print_created(name, chosen, output, is_new=True)
     if not is_known:
         click.echo("The namesrv does not have its route yet; brokers report it within 30 s.", err=True)
+
+
+def _print_created(name: str, brokers: Iterable[str], output: str, *, is_new: bool) -> None:
+    from gateway.admin.output import print_json
+
+    if output == "json":
+        print_json({"topic": name, "brokers": list(brokers), "created": is_new})
+    else:
+        click.echo(f"{f'Created {name}' if is_new else f'{name} exists'} on {', '.join(brokers)}.")
 
 
 @topic.command()

@@ -11,7 +11,7 @@ from gateway.admin.tests.local_server import LocalServer
 from gateway.admin.tests.member import connect_member
 from remoting.bodies.groups import SubscriptionGroupConfig
 from remoting.declare import Request
-from remoting.requests.groups import UpdateAndCreateSubscriptionGroup
+from remoting.requests.groups import GetAllSubscriptionGroupConfig, UpdateAndCreateSubscriptionGroup
 from remoting.requests.offsets import UpdateConsumerOffset
 from remoting.requests.send import SendMessage
 
@@ -216,3 +216,38 @@ def test_refusals(server: LocalServer, arguments: tuple[str, ...], code: int, te
 def test_internal_groups_are_hidden(server: LocalServer) -> None:
     assert "TOOLS_CONSUMER" not in server.run("group", "list", "-o", "name").splitlines()
     assert "TOOLS_CONSUMER" in server.run("group", "list", "--all", "-o", "name").splitlines()
+
+
+def test_a_group_is_created_and_changed(server: LocalServer, name: str) -> None:
+    """No command could set consumeMessageOrderly, which the guide demands for gRPC clients."""
+    created = server.read("group", "create", name, "--orderly")
+    assert created == {"group": name, "brokers": ["broker-a", "broker-b"]}
+    assert "group alter" in refused(server, "group", "create", name)
+    assert group_on(server, "broker-b", name).consume_message_orderly
+    rows = server.read("group", "alter", name, "--retries", "3")
+    assert rows == [
+        {"broker": broker, "setting": "retry_max_times", "before": 16, "now": 3}
+        for broker in ("broker-a", "broker-b")
+    ]
+    server.run("group", "alter", name, "--not-orderly", "--no-consume", "--broker", "broker-a")
+    changed, other = group_on(server, "broker-a", name), group_on(server, "broker-b", name)
+    assert (changed.consume_message_orderly, changed.consume_enable, changed.retry_max_times) == (
+        False,
+        False,
+        3,
+    )
+    assert (other.consume_message_orderly, other.consume_enable) == (True, True)
+    assert "Nothing changed" in server.invoke("group", "alter", name, "--retries", "3").output
+    assert "Nothing to change" in refused(server, "group", "alter", name)
+    assert "does not exist" in refused(server, "group", "alter", f"{name}-other", "--orderly")
+
+
+def refused(server: LocalServer, *arguments: str) -> str:
+    result = server.invoke(*arguments)
+    assert result.exit_code != 0
+    return result.output
+
+
+def group_on(server: LocalServer, broker: str, name: str) -> SubscriptionGroupConfig:
+    with server.connect(broker) as client:
+        return client.ask(GetAllSubscriptionGroupConfig()).data.subscription_group_table[name]

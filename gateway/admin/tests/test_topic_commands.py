@@ -115,3 +115,10 @@ def test_kinds_of_topics(topic: str, kind: str) -> None:
 def test_attribute_text() -> None:
     assert attribute_text({"a": "1"}, ["b"]) == "+a=1,-b"
     assert attribute_text({}) is None
+
+
+def test_create_prints_json(server: LocalServer, name: str) -> None:
+    brokers = ["broker-a", "broker-b"]
+    assert server.read("topic", "create", name) == {"topic": name, "brokers": brokers, "created": True}
+    again = server.read("topic", "create", name, "--if-not-exists")
+    assert again == {"topic": name, "brokers": brokers, "created": False}

@@ -76,4 +76,4 @@ def test_a_process_has_a_namesrv_and_a_broker_by_default() -> None:
     config = ServeConfig()
     assert config.namesrv == NamesrvConfig()
     assert [each.broker_name for each in config.brokers] == ["broker-a"]
-    assert (config.host, config.memory) == ("0.0.0.0", False)
+    assert (config.host, config.memory) == ("127.0.0.1", False)

@@ -155,6 +155,38 @@ def test_unknown_and_unsupported_keys_of_files_are_named_once(tmp_path: Path) ->
     assert notices[3].startswith("--set brokerRole: brokerRole belongs to replication")
 
 
+def test_a_server_that_is_tried_out_stays_on_this_machine_and_out_of_official_files(tmp_path: Path) -> None:
+    """The first command of the README opened the store of an official broker, for everybody in the network."""
+    config = load_config("serve")
+    home = Path.home()
+    assert config.host == "127.0.0.1"
+    assert config.brokers[0].store.store_path_root_dir == f"{home}/rocketmq-gateway/store"
+    assert config.namesrv is not None
+    assert config.namesrv.kv_config_path == f"{home}/rocketmq-gateway/namesrv/kvConfig.json"
+    assert not config.notices
+    (home / "store" / "commitlog").mkdir(parents=True)
+    (notice,) = load_config("serve").notices
+    assert notice.endswith("holds a store that is not opened. Pass --store ~/store to continue it")
+    path = written(tmp_path / "broker.conf", "storePathRootDir=~/store\nbindAddress=::\n")
+    config = load_config("serve", [path])
+    assert (config.host, config.brokers[0].store.store_path_root_dir) == ("::", f"{home}/store")
+    assert not config.notices
+
+
+def test_servers_of_clusters_listen_on_all_addresses() -> None:
+    assert load_config("namesrv").host == "0.0.0.0"
+    assert load_config("broker", sets=["namesrvAddr=h:1"]).host == "0.0.0.0"
+    assert load_config("broker", sets=["bindAddress=10.0.0.1"]).host == "10.0.0.1"
+
+
+@pytest.mark.parametrize("setting", ["brokerIP1=10.0.0.1", "namesrvAddr=127.0.0.1:1;10.0.0.1:9876"])
+def test_sending_others_to_a_loopback_listener_warns(setting: str) -> None:
+    (notice,) = load_config("serve", sets=[setting]).notices
+    assert notice.endswith("`serve` listens on loopback only. Pass --host 0.0.0.0 to serve other machines")
+    assert not load_config("serve", sets=[setting, "bindAddress=0.0.0.0"]).notices
+    assert not load_config("serve", sets=["brokerIP1=127.0.0.1", "namesrvAddr=localhost:1"]).notices
+
+
 def test_serve_does_not_register_where_a_file_says(tmp_path: Path) -> None:
     """A laptop that served a production broker's file took the route of production."""
     path = written(tmp_path / "broker.conf", "namesrvAddr=prod:9876; prod2:9876\n")

@@ -57,6 +57,14 @@ def test_a_server_that_registers_elsewhere_says_so(lines):
     assert "WARNING" in line
 
 
+def test_the_next_step_names_the_grpc_endpoint(lines):
+    log_start(ServeConfig(), "127.0.0.1:9876", {"broker-a": "127.0.0.1:10911"}, None, "127.0.0.1:8081")
+    assert lines()[-1].endswith(
+        'next step do="give clients the namesrv address 127.0.0.1:9876, '
+        'and gRPC clients (5.x) the endpoint 127.0.0.1:8081"'
+    )
+
+
 def test_security_in_words():
     assert describe_tls(TlsConfig(mode="disabled")) == "off"
     assert describe_tls(TlsConfig(mode="enforcing", certificate="/c.pem")) == "required; own certificate"

@@ -374,8 +374,8 @@ async def test_a_waiting_pull_is_woken_by_what_it_wants_only(cluster):
 
 
 @simulated
-async def test_filters_other_than_tags_are_switched_off_by_default(cluster):
-    _, client = await started(cluster, 1)
+async def test_filters_other_than_tags_can_be_switched_off(cluster):
+    _, client = await started(cluster, 1, enable_property_filter=False)
     assert await refused(client, pull(tags="a > 1", expression_type="SQL92")) == (1, UNSUPPORTED, None)
     await subscribe(client, sql("a > 3", 5, "orders"))
     assert await refused(client, subscribed(version=5)) == (1, UNSUPPORTED, None)
@@ -384,7 +384,7 @@ async def test_filters_other_than_tags_are_switched_off_by_default(cluster):
 @simulated
 async def test_without_property_filters_nothing_is_compiled(cluster, monkeypatch):
     monkeypatch.setattr(filter_cache, "compile_sql", lambda text: pytest.fail("compiled"))
-    broker, client = await started(cluster, 1)
+    broker, client = await started(cluster, 1, enable_property_filter=False)
     await subscribe(client, sql("a > 3", 5, "orders"), sql("a > >", 5, "t2"))
     assert await refused(client, subscribed(version=5)) == (1, UNSUPPORTED, None)
     assert len(broker.consumer_filters) == 2

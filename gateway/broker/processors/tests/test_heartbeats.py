@@ -87,7 +87,9 @@ def test_goodbye(world):
     assert len(other.told) == 1
 
 
-def test_only_tag_subscriptions_are_accepted(world):
+def test_only_tag_subscriptions_are_accepted_without_property_filters():
+    world = World(enable_property_filter=False)
+
     def check(kind):
         subscription = SubscriptionData(topic="t", sub_string="a > 1", expression_type=kind)
         return world.ask(CheckClientConfig(data=CheckClientRequestBody(subscription_data=subscription)))

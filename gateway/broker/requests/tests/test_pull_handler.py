@@ -121,7 +121,7 @@ async def test_a_subscription_without_a_tag_is_refused(cluster):
 
 @simulated
 async def test_expressions_other_than_tags_are_refused(cluster):
-    _, client = await started(cluster, 1)
+    _, client = await started(cluster, 1, enable_property_filter=False)
     code, remark, _ = await refused(client, pull(tags="a > 1", expression_type="SQL92"))
     assert (code, remark) == (SYSTEM_ERROR, "The broker does not support consumer to filter message by SQL92")
 
