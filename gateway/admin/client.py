@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
+from codec.errors import FrameError
 from codec.hosts import format_host
 from gateway.admin.errors import AdminError, NotFound, NotReached, Refused
 from gateway.admin.settings import ConnectionSettings, load_credentials
@@ -43,6 +44,7 @@ class AdminClient:
     def __init__(self, settings: ConnectionSettings) -> None:
         """Read certificates and secrets; nothing is connected yet. Raises SettingsError."""
         self.namesrvs = settings.addresses
+        self._namesrvs_in_turn = list(dict.fromkeys(self.namesrvs))
         self.timeout_s = settings.timeout_s
         self._tls = _tls_context(settings)
         self._tls_name = settings.tls_server_name or None
@@ -128,13 +130,18 @@ class AdminClient:
     # -- asking --------------------------------------------------------------------------------------------------
 
     def ask_namesrv(self, request: Request[Reply]) -> Reply:
-        """Ask the first namesrv that can be reached. Raises the error of the last one."""
+        """Ask the first namesrv that can be reached. Raises the error of the last one.
+
+        One that did not answer is asked after the others from then on, so that its timeout passes only once.
+        """
         problem: AdminError | None = None
-        for address in self.namesrvs:
+        for address in self._namesrvs_in_turn[:]:
             try:
                 return self.ask(address, request)
             except NotReached as error:
                 problem = error
+                self._namesrvs_in_turn.remove(address)
+                self._namesrvs_in_turn.append(address)
         if len(self.namesrvs) > 1:
             raise NotReached(f"no namesrv answers ({', '.join(self.namesrvs)}). The last error: {problem}")
         assert problem is not None
@@ -189,6 +196,11 @@ class AdminClient:
             reason = f"{address} did not answer {requests[0].NAME} within {timeout_s or self.timeout_s:g} s. "
             self._forget(address)
             raise NotReached(f"{reason}Wait longer with --timeout.") from None
+        except FrameError as error:  # such as the answer of an HTTP server
+            self._forget(address)
+            raise NotReached(
+                f"{address} answers in another protocol ({error}). It is not a RocketMQ server: check host and port."
+            ) from error
         except RemotingClosed:
             self._forget(address)
             advice = (

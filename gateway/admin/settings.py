@@ -69,6 +69,10 @@ def complete_address(text: str) -> str:
     from toolkit.values import Addresses
 
     text = text.strip()
+    if "://" in text:
+        raise SettingsError(
+            f'--namesrv: "{text}" is a URL; expected host:port, without "{text.partition("//")[0]}//"'
+        )
     lacks_port = text.endswith("]") if text.startswith("[") else text.count(":") != 1
     if text.count(":") > 1 and not text.startswith("["):
         text = f"[{text}]"

@@ -3,6 +3,7 @@
 The servers are imported only by the commands that start one.
 """
 
+import errno
 import gc
 import importlib
 import importlib.util
@@ -142,6 +143,20 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(importlib.import_module(module), variable or name)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command of the arguments. Raises UsageError, with the command that was probably meant."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            from toolkit.suggestions import nearest_name
+
+            suggestion = nearest_name(args[0], self.list_commands(ctx), cutoff=0.6)
+            if suggestion and "Did you mean" not in error.message:
+                error.message += f" Did you mean {suggestion!r}?"
+            raise
+
     def describe_commands(self, context: click.Context, start: str = "") -> list[tuple[str, str]]:
         """Return names that begin with a text, each with its help."""
         described = []
@@ -171,6 +186,21 @@ class _Commands(LazyGroup):
     """All commands: ours, and those that other packages register as entry points of a group."""
 
     ENTRY_POINTS = "rmq_gateway.commands"
+
+    def main(self, *args: Any, **settings: Any) -> Any:
+        """Run the command line. Output that cannot be written, as on a full disk, is one line and exit code 1."""
+        try:
+            try:
+                return super().main(*args, **settings)
+            finally:
+                sys.stdout.flush()
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
+                raise
+            # What is buffered cannot be written either, and the interpreter would try it at its end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            click.echo(f"Error: the output cannot be written: {os.strerror(error.errno)}.", err=True)
+            sys.exit(1)
 
     def list_commands(self, context: click.Context) -> list[str]:
         return sorted({*super().list_commands(context), *self._brought().names})

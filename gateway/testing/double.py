@@ -11,7 +11,7 @@ import trio
 from codec.message import Message
 from gateway.broker.broker import Broker
 from gateway.config.process import ServeConfig
-from gateway.config.sources import SourceValue, load_config
+from gateway.config.sources import ConfigError, SourceValue, load_config
 from gateway.testing import contents
 from gateway.testing.aio import AsyncRocketMQ
 from gateway.testing.contents import DEFAULT_TIMEOUT_S, WaitTimeout
@@ -174,9 +174,30 @@ def _build_config(brokers: int, settings: dict[str, str], host: str) -> ServeCon
         "brokerIP1": settings.pop("brokerIP1", "auto"),
     }
     flags = [SourceValue(key, value, "RocketMQ") for key, value in fixed.items()]
-    return load_config(
+    config = load_config(
         "serve", sets=[*SMALL_FILES, *(f"{key}={value}" for key, value in settings.items())], flags=flags
     )
+    _refuse_what_is_not_served(config)
+    return config
+
+
+def _refuse_what_is_not_served(config: ServeConfig) -> None:
+    """Raise ConfigError for settings of parts that only the server as a process has."""
+    process = config.process
+    unserved = {
+        "grpcServerPort": process.grpc_port >= 0,
+        "httpPort": process.http_port >= 0,
+        "controlPort": process.control_port >= 0,
+        "brokerProcesses": process.processes,
+        "metricsExporterType": process.metrics_export.pushes,
+        "readyFile": bool(process.ready_file),
+    }
+    names = [name for name, is_set in unserved.items() if is_set]
+    if names:
+        raise ConfigError(
+            f"RocketMQ(settings=…): {', '.join(names)} would have no effect in the test double. Leave it out, "
+            "or start the server as a process: rmq-gateway serve --memory"
+        )
 
 
 _LoopParts = tuple[trio.lowlevel.TrioToken, trio.Nursery, InMemoryServers]

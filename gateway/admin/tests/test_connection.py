@@ -1,15 +1,20 @@
 """Connections of commands: TLS, signatures, and servers that do not answer."""
 
 import socket
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from gateway.admin.client import AdminClient
+from gateway.admin.settings import ConnectionSettings
 from gateway.admin.tests.local_server import LocalServer, run_server
 from gateway.config.auth import AuthConfig
 from gateway.config.tls import TlsConfig
 from remoting.certificates import CertificateAuthority
+from remoting.requests.namesrv import GetAllTopicListFromNameserver
 
 USER, SECRET = "operator", "top-secret-1"
 
@@ -116,3 +121,43 @@ def test_the_next_namesrv_is_asked(server: LocalServer) -> None:
         dead = f"127.0.0.1:{taken.getsockname()[1]}"
         LocalServer(dead, {}).run("topic", "list", "--namesrv", server.namesrv)
         assert "no namesrv answers" in refusal(LocalServer(dead, {}), "--namesrv", dead)
+
+
+def answer_as_web_server(listener: socket.socket) -> None:
+    connection, _ = listener.accept()
+    with connection:
+        connection.recv(4096)
+        connection.sendall(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
+
+
+def test_a_web_server_in_the_place_of_a_namesrv() -> None:
+    """It ended in a traceback."""
+    with socket.create_server(("127.0.0.1", 0)) as web:
+        address = f"127.0.0.1:{web.getsockname()[1]}"
+        thread = threading.Thread(target=answer_as_web_server, args=(web,))
+        thread.start()
+        text = refusal(LocalServer(address, {}))
+        thread.join()
+    assert f"{address} answers in another protocol" in text
+    assert "It is not a RocketMQ server: check host and port." in text
+
+
+def test_a_url_in_the_place_of_an_address() -> None:
+    text = refusal(LocalServer("http://127.0.0.1:9876", {}))
+    assert (
+        text
+        == '2 Error: --namesrv: "http://127.0.0.1:9876" is a URL; expected host:port, without "http://"\n'
+    )
+
+
+def test_a_silent_namesrv_costs_its_timeout_once(server: LocalServer) -> None:
+    """It cost the timeout for every request of a command."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        first = f"127.0.0.1:{silent.getsockname()[1]}"
+        settings = ConnectionSettings(namesrv=(first, server.namesrv), timeout_s=0.5)
+        with AdminClient(settings) as client:
+            started_s = time.monotonic()
+            for _ in range(5):
+                client.ask_namesrv(GetAllTopicListFromNameserver())
+            assert 0.5 <= time.monotonic() - started_s < 1.5
+            assert client.namesrvs == (first, server.namesrv)

@@ -1,5 +1,6 @@
 """Flags become configuration; help, version and mistakes."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -181,3 +182,24 @@ def test_servers_have_a_subcommand_for_their_settings(group: str, lazy: cli.Lazy
     assert config is not None
     assert lazy.help == config.get_short_help_str(limit=cli.MAX_HELP_CHARS)
     assert lazy.help in invoke(group, "--help")
+
+
+@pytest.mark.parametrize(("word", "command"), [("topics", "topic"), ("mesage", "message"), ("serv", "serve")])
+def test_a_misspelt_command_gets_a_suggestion(word: str, command: str) -> None:
+    assert f"Did you mean '{command}'?" in refused(word, "list")
+    assert "Did you mean" not in refused("zzzzzz")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("arguments", [["config"], ["--help"]])
+def test_output_that_cannot_be_written_is_one_line(arguments: list[str]) -> None:
+    with open("/dev/full", "wb") as full:
+        run = subprocess.run(
+            [sys.executable, "-m", "gateway.commands.cli", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert run.returncode == 1
+    assert run.stderr == "Error: the output cannot be written: No space left on device.\n"

@@ -201,3 +201,20 @@ def test_closing_ends_a_wait_of_another_thread():
 def test_start_that_fails_raises():
     with pytest.raises(OSError, match="cannot listen"), RocketMQ(host="192.0.2.1"):
         pass
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "grpcServerPort=8081",
+        "httpPort=0",
+        "brokerProcesses=true",
+        "metricsExporterType=LOG",
+        "readyFile=/tmp/x",
+    ],
+)
+def test_a_setting_that_would_have_no_effect_is_refused(setting):
+    """They were ignored, and clients of the port waited for a server that was not there."""
+    name, _, text = setting.partition("=")
+    with pytest.raises(ConfigError, match=f"{name} would have no effect in the test double"):
+        RocketMQ(settings={name: text})
