@@ -153,9 +153,9 @@ class LazyGroup(click.Group):
             from toolkit.suggestions import nearest_name
 
             suggestion = nearest_name(args[0], self.list_commands(ctx), cutoff=0.6)
-            if suggestion and "Did you mean" not in error.message:
-                error.message += f" Did you mean {suggestion!r}?"
-            raise
+            if suggestion is None or "Did you mean" in error.message:
+                raise
+            raise click.UsageError(f"{error.message} Did you mean {suggestion!r}?", ctx) from error
 
     def describe_commands(self, context: click.Context, start: str = "") -> list[tuple[str, str]]:
         """Return names that begin with a text, each with its help."""

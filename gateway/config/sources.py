@@ -9,6 +9,7 @@ so there an unknown key is a notice, unless the caller is strict.
 
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -192,6 +193,8 @@ def assemble(role: Role, source_values: Iterable[SourceValue]) -> ServeConfig:
                 notices[f"{source_value.origin}: {key.name} is empty, so it has no effect"] = None
                 continue
             value = values[table][key.name] = _parse(key, source_value)
+            if key.setting.secret and source_value.from_file:
+                notices |= dict.fromkeys(_readable_secrets(source_value.origin.rpartition(":")[0]))
             if (written := _beyond_range(key, source_value, value)) is not None:
                 notices[f"{source_value.origin}: {key.name}={written} is out of range; {value} is used"] = (
                     None
@@ -344,6 +347,16 @@ def _passed_over_stores() -> Iterator[str]:
             f"{OFFICIAL_STORE}, the default folder of the official broker, holds a store that is not opened. "
             f"Pass --store {OFFICIAL_STORE} to continue it"
         )
+
+
+def _readable_secrets(path: str) -> Iterator[str]:
+    """Yield a notice if other accounts of the machine can read a file with passwords."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return
+    if mode & (stat.S_IRGRP | stat.S_IROTH):
+        yield f"{path} has passwords, and other accounts can read it: chmod 600 {path}"
 
 
 def _notice_of_namesrv(source_value: SourceValue) -> str:

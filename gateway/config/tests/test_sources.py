@@ -429,3 +429,16 @@ def test_the_grpc_port_needs_brokers_of_the_same_process(role, others):
 def test_the_grpc_port_is_closed_by_default():
     assert load_config("serve", [], {}, [], []).process.grpc_port == -1
     assert load_config("serve", [], {}, ["grpcServerPort=0"], []).process.grpc_port == 0
+
+
+def test_passwords_that_others_can_read_are_named_once(tmp_path: Path) -> None:
+    text = 'initAuthenticationUser={"username":"root","password":"x"}\nhttpToken=t\n'
+    path = written(tmp_path / "broker.conf", text)
+    Path(path).chmod(0o644)
+    (notice,) = load_config("serve", [path]).notices
+    assert notice == f"{path} has passwords, and other accounts can read it: chmod 600 {path}"
+    Path(path).chmod(0o600)
+    assert not load_config("serve", [path]).notices
+    plain = written(tmp_path / "plain.conf", "httpPort=0\n")
+    Path(plain).chmod(0o644)
+    assert not load_config("serve", [plain]).notices
