@@ -56,7 +56,12 @@ class DeletedTopics:
 
     def has_message(self, message: ScannedMessage) -> bool:
         """Return True for a message of a deleted topic, False for one of a later topic of the same name."""
-        return self._has(message.topic, message.physical_offset, message.store_timestamp)
+        return self.has(message.topic, message.physical_offset, message.store_timestamp)
+
+    def time_ms(self, topic: str) -> int | None:
+        """Return the wall time (ms) at which a topic of this name was last deleted; None when none was."""
+        deletion = self._deletions.get(topic.encode())
+        return None if deletion is None else deletion[1]
 
     def has_queue(self, queue: ConsumeQueue, commit_log: CommitLog) -> bool:
         """Return True if a queue's files belong to a deleted topic and were left by a crash; its first entry tells."""
@@ -70,11 +75,12 @@ class DeletedTopics:
             if physical_offset >= commit_log.first_base
             else None
         )
-        return self._has(
+        return self.has(
             topic, physical_offset, message.store_timestamp if isinstance(message, ScannedMessage) else 0
         )
 
-    def _has(self, topic: bytes, physical_offset: int, store_timestamp: int) -> bool:
+    def has(self, topic: bytes, physical_offset: int, store_timestamp: int) -> bool:
+        """Return True if what is stored at a physical offset, for a topic, was stored before the topic's deletion."""
         deletion = self._deletions.get(topic)
         if deletion is None or physical_offset >= deletion[0]:
             return False

@@ -90,7 +90,8 @@ class QueueSet:
         self._deleted_paths += [path for key in keys for path in self.by_key[key].unflushed_paths()]
         queues = [self.by_key.pop(key) for key in keys]
         if not queues:
-            return iter(())
+            # Messages for the topic may wait in queues of other topics.
+            return _note_only(note_deletion)
         self._being_deleted.add(topic)
         return self._delete_queues(topic, queues, note_deletion)
 
@@ -158,3 +159,8 @@ class QueueSet:
     def close(self) -> None:
         """Close all mapped files."""
         self._pool.close()
+
+
+def _note_only(note_deletion: Callable[[], None]) -> Iterator[None]:
+    note_deletion()
+    yield

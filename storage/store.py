@@ -469,6 +469,17 @@ class MessageStore:
         note = partial(self._deleted_topics.add, topic, self.max_physical_offset, self._now_ms())
         return self._queue_set.delete_topic(topic, note)
 
+    def is_for_deleted_topic(self, topic: str, physical_offset: int, store_timestamp: int) -> bool:
+        """Return True if a message or record at a physical offset was stored for a topic that was deleted after that.
+
+        Such a message may wait in a queue of another topic: delayed, for a timer or for the end of its transaction.
+        """
+        return self._deleted_topics.has(topic.encode(), physical_offset, store_timestamp)
+
+    def topic_deleted_ms(self, topic: str) -> int | None:
+        """Return the wall time (ms) at which a topic of this name was last deleted; None when none was."""
+        return self._deleted_topics.time_ms(topic)
+
     def delete_expired(self, manual: bool = False) -> int:
         """Remove expired files; return the number of commit log files removed. See `Retention.delete_expired`."""
         deleted = self.delete_expired_log_files(manual)

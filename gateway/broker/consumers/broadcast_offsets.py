@@ -137,6 +137,12 @@ class BroadcastOffsets:
         progress.last_seen_s, progress.by_proxy = now_s, member.by_proxy
         progress.offsets[queue_id] = max(offset, progress.offsets.get(queue_id, offset))
 
+    def forget_topic(self, topic: str) -> None:
+        """Forget the positions of all clients in a deleted topic."""
+        for key in [key for key in self._positions if key[0] == topic]:
+            for progress in self._positions.pop(key).values():
+                self._offset_count -= len(progress.offsets)
+
     def commit_and_expire(self) -> Iterator[None]:
         """Commit the smallest offset of each queue, and forget clients that have been silent for too long.
 

@@ -112,6 +112,11 @@ class QueueLocks:
             if lease is not None and lease.client_id == client_id:
                 self._remove(key)
 
+    def forget_topic(self, topic: str) -> None:
+        """Release the leases of all groups on the queues of a deleted topic."""
+        for key in [key for key in self._leases if key[1] == topic]:
+            self._remove(key)
+
     def all_expired(self, group: str) -> bool:
         """Tell whether no lock on any queue of the group is still in force."""
         leases = self._groups.get(group)

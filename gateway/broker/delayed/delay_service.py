@@ -264,6 +264,8 @@ class DelayService(ChangingTable):
         """
         try:
             topic, queue_id = _real_queue(message)
+            if self._store.is_for_deleted_topic(topic, message.physical_offset, message.store_timestamp):
+                return True
             # The delay level stays among the properties, as in the official broker.
             _, _, size, _ = self._appender.append(NewMessage.from_stored(message, topic, queue_id))
             self._put_stats[topic].count_request(MessageType.DELAY, size)

@@ -235,6 +235,8 @@ class TimerDelivery:
             location = RecordLocation.of_stored(TIMER_TOPIC, view)
             self._damaged.skip(RecordKind.TIMER_MESSAGE, location, error)
             return
+        if self._store.is_for_deleted_topic(topic, physical_offset, store_ms):
+            return
         due_ms = due_time_ms(properties, store_ms, slot_ms, timers.precision_ms)
         recalls = b"TIMER_DEL_UNIQKEY\x01" in properties
         self._stats.timer_delays_s[topic].record((slot_ms - born_ms) // 1000)
@@ -409,6 +411,8 @@ class TimerDelivery:
         stored = None if record is None else self._read_message(record)
         if record is None or stored is None:
             log.error("timer message has expired", extra={"position": position})
+        elif self._is_for_deleted_topic(stored):
+            log.info("timer message of a deleted topic dropped", extra={"position": position})
         elif record.magic & MAGIC_ROLL:
             self._write_rolled(stored, record, now_ms)
         elif not (slot.recalls and self._is_recalled(slot, stored)):
@@ -418,6 +422,11 @@ class TimerDelivery:
         self.delivered += 1
         self._timer_store.delivered_up_to = (due_ms, position)
         self._timer_store.save_progress()
+
+    def _is_for_deleted_topic(self, stored: WaitingMessage) -> bool:
+        """Tell whether a message waits for a topic that was deleted since; its count went with the topic."""
+        topic = (_real_topic(stored) or b"").decode("utf-8", "replace")
+        return self._store.is_for_deleted_topic(topic, stored.physical_offset, stored.store_timestamp)
 
     def _is_recalled(self, slot: OpenSlot, stored: WaitingMessage) -> bool:
         key = find_property(stored.properties, b"UNIQ_KEY")

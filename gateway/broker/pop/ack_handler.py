@@ -89,7 +89,7 @@ class AckHandler:
     ) -> None:
         """Record that a message popped in order is consumed. Source: AckMessageProcessor.ackOrderly, 5.4.0."""
         before = self._offsets.query_offset(group, topic, queue_id)
-        if offset < before:
+        if offset < before or self._is_of_deleted_topic(topic, pop_time):
             return
         after = self._ordered_pops.record_ack(topic, group, queue_id, offset, pop_time)
         if after == NOT_POPPED:
@@ -103,6 +103,11 @@ class AckHandler:
             if not self._offsets.has_reset(group, topic, queue_id):
                 self._offsets.commit_offset(group, topic, queue_id, after)
             self._wake_when_visible(topic, group, queue_id)
+
+    def _is_of_deleted_topic(self, topic: str, pop_time: int) -> bool:
+        """Tell whether a message was popped from a topic that was deleted since."""
+        deleted_ms = self._store.topic_deleted_ms(topic)
+        return deleted_ms is not None and pop_time < deleted_ms
 
     def _wake_when_visible(self, topic: str, group: str, queue_id: int) -> None:
         """Answer waiting pops of a queue now, or when its unacked messages become visible again."""
@@ -126,6 +131,8 @@ class AckHandler:
         receipt, group = ReceiptHandle.parse(request.extra_info), request.consumer_group
         self._checks.require_group(group)
         self._checks.check_invisible_time(request.invisible_time)
+        if self._is_of_deleted_topic(topic, receipt.pop_time):
+            raise RequestError(ResponseCode.NO_MESSAGE, None)
         if receipt.is_ordered:
             return self._change_ordered(request, receipt)
         if self._reviver.count_outstanding(topic, group, queue_id) > high - low:

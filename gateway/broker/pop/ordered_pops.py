@@ -164,6 +164,12 @@ class OrderedPopTable(ChangingTable):
         if self.table.pop(f"{topic}@{group}", None) is not None:
             self._dirty = True
 
+    def forget_topic(self, topic: str) -> None:
+        """Forget the pops of all groups in a deleted topic."""
+        for key in [key for key in self.table if key.rpartition("@")[0] == topic]:
+            del self.table[key]
+            self._dirty = True
+
     def blocked_queues(self) -> list[tuple[str, str, int]]:
         """Return (topic, group, queue id) of every blocked queue."""
         keys = [(key.rpartition("@"), queue) for key, queues in self.table.items() for queue in queues]

@@ -161,7 +161,11 @@ class PopHandler:
         return self._answer_when_durable(held.pop, pop_result)
 
     def answer_expired(self, pop: CheckedPop) -> bytes | None:
-        """Return the answer to a waiting pop at its deadline, with messages if there are any."""
+        """Return the answer to a waiting pop at its deadline, with messages if there are any. Raises RequestError.
+
+        Its topic may be deleted, or created again since.
+        """
+        self._checks.check_topic_exists(pop.request.topic)
         pop_result = self._take_messages(pop)
         if pop_result.count:
             return self._answer_when_durable(pop, pop_result)

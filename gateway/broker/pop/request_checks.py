@@ -88,6 +88,10 @@ class PopRequestChecks:
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, remark)
         return config
 
+    def check_topic_exists(self, topic: str) -> None:
+        """Refuse a topic that does not exist, or no longer. Raises RequestError."""
+        self._require_topic(topic)
+
     def is_priority_pop(self, config: TopicConfig, group: str, chance: int) -> bool:
         """Tell whether a pop takes messages by priority, that is from the last queue first.
 

@@ -57,6 +57,8 @@ TIMED_ACKS_MS: Final = 3_000
 Source: PopReviveService.mergeAndRevive waits for more than 2 s of later records, to the second.
 """
 RETRY_QUEUES: Final = 1
+POPS_PER_SLICE: Final = 256
+"""Pops of a deleted topic that are dropped in one turn."""
 MAX_RECORDS_BEHIND: Final = 10_000
 """A checkpoint further from its queue's end, in records, is written again, so that a start reads no more than this."""
 REPUT_INTERVALS_S: Final = (
@@ -283,6 +285,28 @@ class Reviver:
                 queue.outstanding[key] = queue.outstanding.pop(key)
                 self._skip_own_record(queue, first.record_offset)
 
+    def forget_topic(self, topic: str) -> Iterator[None]:
+        """Drop the outstanding pops of a deleted topic in slices; other tasks may run at each yield.
+
+        The pops are listed at the call: those of a topic that is created again meanwhile stay. Their records are
+        skipped by the next start, because they were stored before the deletion (`_apply_record`).
+        """
+        pops = (
+            [(queue, key) for queue in self._queues for key in queue.outstanding if key.topic == topic]
+            if any(key[0] == topic for key in self._outstanding_counts)
+            else []
+        )
+        return self._drop_pops(pops)
+
+    def _drop_pops(self, pops: list[tuple[ReviveQueue, PopKey]]) -> Iterator[None]:
+        for number, (queue, key) in enumerate(pops, 1):
+            outstanding = self._pop_outstanding(queue, key)
+            if outstanding is not None:
+                self._deadlines.cancel(outstanding.deadline)
+                self._adjust_count(key, -len(outstanding.checkpoint.unacked_offsets()))
+            if number % POPS_PER_SLICE == 0:
+                yield
+
     # -- reading records ----------------------------------------------------------------------------------
 
     def catch_up(self, queue_id: int) -> None:
@@ -302,6 +326,9 @@ class Reviver:
         if isinstance(content, AckRecord):
             self._apply_acks(queue, content)
             return
+        key = content.key
+        if self._store.is_for_deleted_topic(key.topic, location.physical_offset, key.pop_time):
+            return  # A topic of that name may exist again, and has other messages at these offsets.
         if content.end_offset > self._store.max_offset(content.key.topic, content.key.queue_id):
             # The queue has lost the messages, and will give their offsets to others.
             self._damaged.skip(

@@ -172,6 +172,17 @@ class WaitingPops:
         waiting = self._groups.get((topic, group))
         return 0 if waiting is None else len(waiting.notifications.get(max(queue_id, ALL_QUEUES), ()))
 
+    def waiting_requests(self, topic: str) -> list[WaitingPop]:
+        """Return the pops and notifications that wait for messages of a topic."""
+        return [
+            request
+            for waiting in self._groups.values()
+            if waiting.topic == topic
+            for lists in (waiting.pops, waiting.notifications)
+            for waiting_list in lists.values()
+            for request in waiting_list.requests()
+        ]
+
     # -- answering ----------------------------------------------------------------------------------------
 
     def mark_for_retry(self, topic: str, group: str, queue_id: int) -> None:

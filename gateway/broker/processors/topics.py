@@ -151,11 +151,20 @@ async def delete_topic(broker: Broker, request: DeleteTopicInBroker) -> None:
                 for name in deleted_topics:
                     broker.topics.delete(name)
         for name, config in configs.items():
-            await _delete_messages(broker, name, config)
+            if config is not None or name in broker.store.topics():
+                await _delete_messages(broker, name, config)
 
 
 async def _delete_messages(broker: Broker, topic: str, config: TopicConfig | None) -> None:
-    """Delete the queues and offsets of a topic; if that cannot be noted, restore the topic and raise RequestError."""
+    """Delete the queues of a topic and everything that refers to its messages.
+
+    If that cannot be noted, restore the topic and raise RequestError.
+
+    A topic of the same name may be created afterwards, and gives the same offsets to other messages: whatever
+    remembered an offset of the old ones would skip, repeat or block new ones. Messages for the topic that wait in queues
+    of other topics (delayed, for a timer, half messages) are dropped when they are due: `MessageStore` tells that they
+    were stored before the deletion.
+    """
     slices = broker.store.delete_topic_in_slices(topic)
     try:
         with trio.CancelScope(shield=True):
@@ -166,12 +175,17 @@ async def _delete_messages(broker: Broker, topic: str, config: TopicConfig | Non
         reason = error.reason if isinstance(error, StoreFull) else error.strerror
         remark = f"the topic was not deleted: that cannot be noted ({reason})"
         raise RequestError(ResponseCode.SYSTEM_ERROR, remark) from error
-    for group in broker.offsets.groups_of_topic(topic):
-        broker.pop.state.ordered_pops.forget_group(topic, group)
+    pops = broker.pop.state
     broker.offsets.remove_topic(topic)
+    broker.queue_locks.forget_topic(topic)
+    broker.broadcasts.forget_topic(topic)
+    pops.ordered_pops.forget_topic(topic)
+    dropped_pops = pops.reviver.forget_topic(topic)
     if broker.timer_delivery is not None:
         broker.timer_delivery.metrics.remove_topic(topic)
     broker.stats.forget_topic(topic)
+    broker.long_polls.answer_topic(topic, pops.waiting_pops.waiting_requests(topic))
+    await run_in_slices(dropped_pops)
     await run_in_slices(slices)
 
 

@@ -284,7 +284,7 @@ class PullHandler:
 
     def _read_messages(self, pull: CheckedPull, offset: int) -> ReadResult:
         message_filter = pull.message_filter
-        return self._store.read(
+        result = self._store.read(
             pull.topic,
             pull.queue_id,
             offset,
@@ -294,6 +294,14 @@ class PullHandler:
             message_filter.message,
             message_filter.sql_selector,
         )
+        if (
+            result.status is ReadStatus.OFFSET_OVERFLOW_BADLY
+            and self._store.topic_deleted_ms(pull.topic) is not None
+        ):
+            # The client's offset is from before the topic was deleted and created again. Moved to the end, as in the
+            # official broker, it would never get the messages sent since.
+            result.next_offset = result.min_offset
+        return result
 
     def _may_hold(self, command: Command, pull: CheckedPull) -> bool:
         """Tell whether a pull may wait; if so, its filter is held in the cache."""

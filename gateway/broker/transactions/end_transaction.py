@@ -215,6 +215,9 @@ class EndTransactionHandler:
         if not from_check:
             self._refuse_late(half)
         self._check_ownership(half, group, queue_offset)
+        if decision == TRANSACTION_COMMIT and self._is_for_deleted_topic(half):
+            self._record_ended(half)
+            raise RequestError(ResponseCode.SYSTEM_ERROR, NO_HALF_REMARK)
         if decision == TRANSACTION_ROLLBACK:
             self._record_ended(half)
             topic = find_property(half.properties, b"REAL_TOPIC") or b""
@@ -263,6 +266,10 @@ class EndTransactionHandler:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
         if half.queue_offset != queue_offset:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
+
+    def _is_for_deleted_topic(self, half: WaitingMessage) -> bool:
+        topic = (find_property(half.properties, b"REAL_TOPIC") or b"").decode("utf-8", "replace")
+        return self._store.is_for_deleted_topic(topic, half.physical_offset, half.store_timestamp)
 
     def _record_ended(self, half: WaitingMessage) -> None:
         """Record that a half message is ended. A given-up one, which is in another topic, needs no op message.

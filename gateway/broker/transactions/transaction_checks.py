@@ -429,7 +429,9 @@ class TransactionChecks:
     def _settle_half(self, message: Message, copies: HalfMessageCopies, started_ms: int) -> bool:
         """Take the next step for a message. Return False when the walk must end: this message has to wait."""
         before = message.queue_offset
-        if copies.is_ended(before) or self._is_committed(message, copies):
+        topic = message.properties.get(keys.REAL_TOPIC, "")
+        is_void = self._store.is_for_deleted_topic(topic, message.physical_offset, message.store_timestamp)
+        if is_void or copies.is_ended(before) or self._is_committed(message, copies):
             copies.forget(before)
             return True
         verdict = self._decide(message, started_ms)

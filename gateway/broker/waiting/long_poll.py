@@ -26,7 +26,7 @@ Source: PullRequestHoldService, 5.4.0. Deviation: nothing is scanned every 5 s.
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import Final, Protocol, TypeVar
@@ -204,6 +204,25 @@ class LongPolls:
         pulls = self._queues.get((topic, queue_id))
         if pulls is not None:
             self.mark_work(("all", topic, queue_id), lambda: self._pull_steps(pulls.everyone(), 0))
+
+    def answer_topic(self, topic: str, others: Iterable[WaitingRequest] = ()) -> None:
+        """Answer the pulls of a deleted topic, and ``others`` that wait for it, as at their deadline.
+
+        A topic that is created again has other messages at the offsets for which they wait.
+        """
+        requests = [
+            pull for queue, pulls in self._queues.items() if queue[0] == topic for pull in pulls.everyone()
+        ]
+        requests += others
+        if requests:
+            self.mark_work(("deleted", topic), lambda: self._expire_steps(requests))
+            self.answer_marked()
+
+    def _expire_steps(self, requests: Iterable[WaitingRequest]) -> Steps:
+        for request in requests:
+            if request.waiting_list is not None:
+                self._expire(request)
+                yield
 
     def mark_work(self, key: Hashable, start: Callable[[], Steps]) -> None:
         """Let the next `answer_marked` start a job, unless one with this key is marked already."""
