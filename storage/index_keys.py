@@ -87,7 +87,8 @@ def key_hashes(topic: bytes, properties: bytes, max_keys: int) -> list[int]:
     keys = _property(properties, _KEYS)
     if keys:
         prefix = topic.decode() + "#"
-        split = filter(None, keys.decode("utf-8", "replace").split(" "))
+        # Each key once: repeated ones would use up the limit.
+        split = filter(None, dict.fromkeys(keys.decode("utf-8", "replace").split(" ")))
         hashes += [index_hash(prefix + key) for key in islice(split, max_keys)]
     tags = _property(properties, _TAGS)
     if tags:

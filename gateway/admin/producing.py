@@ -74,6 +74,9 @@ class ProducedMessage:
             names.TIMER_DELIVER_MS: str(self.deliver_at_ms) if self.deliver_at_ms else "",
             names.SHARDING_KEY: self.sharding_key,
         }
+        for name in (names.KEYS, names.TAGS, names.SHARDING_KEY):
+            if any(mark in optional[name] for mark in (NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR)):
+                raise InputError(f"{name} contains the character \\x01 or \\x02, which separate properties")
         return wire_properties | {name: text for name, text in optional.items() if text}
 
 

@@ -14,7 +14,7 @@ from gateway.grpc_front import messages
 from gateway.grpc_front.statuses import StatusError
 from remoting.bodies.heartbeat import SubscriptionData
 
-_TIMED: Final = (keys.DELAY_TIME_LEVEL, keys.TIMER_DELIVER_MS, keys.TIMER_DELAY_SEC)
+_TIMED: Final = (keys.DELAY_TIME_LEVEL, keys.TIMER_DELIVER_MS, keys.TIMER_DELAY_SEC, keys.TIMER_DELAY_MS)
 
 
 def to_grpc_message(message: Message, receipt_handle: str | None = None) -> messages.Message:
@@ -72,8 +72,11 @@ def _set_delivery(system: messages.SystemProperties, properties: dict[str, str],
     """
     delay_s = parse_integer_or(properties.get(keys.TIMER_DELAY_SEC), -1)
     due_ms = parse_integer_or(properties.get(keys.TIMER_DELIVER_MS), -1)
+    delay_ms = parse_integer_or(properties.get(keys.TIMER_DELAY_MS), -1)
     if delay_s >= 0:
         due_ms = stored_ms + delay_s * 1000
+    elif due_ms < 0 <= delay_ms:
+        due_ms = stored_ms + delay_ms
     if 0 <= due_ms < _MAX_TIMESTAMP_MS:
         set_ms(system.delivery_timestamp, due_ms)
 

@@ -38,7 +38,7 @@ from spark.capture.record_block import (
     RecordArray,
     RecordBlock,
 )
-from spark.pull.row_decoder import MAX_TIME_MS
+from spark.pull.row_decoder import MAX_TIME_MS, MIN_TIME_MS
 
 _ROW_OVERHEAD_BYTES: Final = 600
 """Assumed size of a row besides its body and frames."""
@@ -196,7 +196,7 @@ _FRAME_COLUMNS: Final[Mapping[str, Callable[[CapturedExchange], Any]]] = {
 
 def time_column(wall_ms: RecordArray) -> pa.Array:
     """Build a time column, null for times beyond the type's range."""
-    in_range = (wall_ms >= -MAX_TIME_MS) & (wall_ms <= MAX_TIME_MS)
+    in_range = (wall_ms >= MIN_TIME_MS) & (wall_ms <= MAX_TIME_MS)
     micros = np.where(in_range, wall_ms, 0).astype(np.int64) * 1000
     return pa.array(micros, pa.timestamp("us", tz="UTC"), mask=~in_range)
 

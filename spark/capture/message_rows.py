@@ -21,7 +21,7 @@ from spark.capture.exchange_rows import CapturedExchange, build_column
 from spark.capture.frame_decoding import PULL_CODES, CapturedSend, decompress_if_needed, int_field, long_field
 from spark.capture.options import CaptureSpec
 from spark.capture.record_block import REDACTED, RecordBlock
-from spark.pull.row_decoder import MAX_TIME_MS, unwrap_batches
+from spark.pull.row_decoder import MAX_TIME_MS, MIN_TIME_MS, unwrap_batches
 from spark.pull.row_decoder import plain_body as stored_body
 
 Row = tuple[Any, ...]
@@ -197,4 +197,4 @@ def _record_fate(exchange: CapturedExchange) -> str | None:
 
 def _time_us(at_ms: int | None) -> int | None:
     """Convert ms to Arrow's microseconds, or None beyond the type's range."""
-    return None if at_ms is None or not -MAX_TIME_MS <= at_ms <= MAX_TIME_MS else at_ms * 1000
+    return None if at_ms is None or not MIN_TIME_MS <= at_ms <= MAX_TIME_MS else at_ms * 1000

@@ -28,7 +28,7 @@ from spark.pull.gather import (
 )
 from spark.pull.packed_properties import PackedProperties, unpack_properties
 from spark.pull.read_spec import ReadSpec
-from spark.pull.row_decoder import BODY_COLUMNS, LOG_APPEND_TIME, MAX_TIME_MS, PROPERTIES_COLUMNS
+from spark.pull.row_decoder import BODY_COLUMNS, LOG_APPEND_TIME, MAX_TIME_MS, MIN_TIME_MS, PROPERTIES_COLUMNS
 from spark.pull.stored_messages import StoredMessages
 
 _HEX_DIGITS: Final = np.frombuffer(bytes(range(256)).hex().upper().encode(), "V2")
@@ -192,7 +192,7 @@ class _ColumnBuilder:
 
 def _time_array(ms: NumberArray) -> pa.Array:
     native = ms.astype(np.int64)
-    fitting = (native >= -MAX_TIME_MS) & (native <= MAX_TIME_MS)
+    fitting = (native >= MIN_TIME_MS) & (native <= MAX_TIME_MS)
     if fitting.all():
         return pa.array(native * 1000).cast(_TIME_TYPE)
     return pa.array(np.where(fitting, native, 0) * 1000, mask=~fitting).cast(_TIME_TYPE)

@@ -18,8 +18,13 @@ from codec.sysflag import COMPRESSED, INNER_BATCH, NEED_UNWRAP
 from spark.pull.decompression import decompress_body
 from spark.pull.read_spec import ReadSpec
 
-MAX_TIME_MS: Final = (1 << 63) // 1000 - 1
-"""Largest time in ms since 1970 whose microseconds fit Arrow's type. Later times become null."""
+MAX_TIME_MS: Final = 253_402_300_799_999 - 86_400_000
+"""A day before the year 10000, in ms since 1970, because Python's datetime ends there, in any time zone.
+
+Later times, such as a birth that a producer gave in microseconds, become null: they would make `collect` fail.
+"""
+MIN_TIME_MS: Final = -62_135_596_800_000 + 86_400_000
+"""A day after the beginning of the year 1. Earlier times become null."""
 LOG_APPEND_TIME: Final = 1
 """`timestampType` of the Kafka connector for a time set by the broker."""
 
@@ -77,7 +82,7 @@ def plain_body(message: Message) -> bytes:
 
 
 def _time_us(ms: int) -> int | None:
-    return ms * 1000 if -MAX_TIME_MS <= ms <= MAX_TIME_MS else None
+    return ms * 1000 if MIN_TIME_MS <= ms <= MAX_TIME_MS else None
 
 
 def _keys_bytes(message: Message) -> bytes | None:

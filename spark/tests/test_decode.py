@@ -3,6 +3,7 @@
 from typing import Any
 from zlib import crc32
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -14,9 +15,9 @@ from codec.properties import decode_properties
 from codec.sysflag import COMPRESSED, COMPRESSION_LZ4, COMPRESSION_ZLIB, COMPRESSION_ZSTD
 from spark.endpoint import ClusterEndpoint
 from spark.pull import packed_properties
-from spark.pull.column_decoder import decode_columns
+from spark.pull.column_decoder import _time_array, decode_columns
 from spark.pull.read_spec import ReadSpec
-from spark.pull.row_decoder import decode_rows
+from spark.pull.row_decoder import _time_us, decode_rows
 from spark.pull.stored_messages import locate_messages
 from spark.schema import COLUMNS, KAFKA_COLUMNS
 from spark.tests.stored_messages import compressed, messages, stored_message
@@ -183,3 +184,10 @@ def test_messages_with_the_same_names_and_almost(texts: list[bytes]) -> None:
     assert [dict(each) for each in found.map_column().to_pylist()] == plain
     assert found.value_column("a").to_pylist() == [each.get("a") for each in plain]
     assert found.value_column("b").to_pylist() == [each.get("b") for each in plain]
+
+
+@pytest.mark.parametrize("born_ms", [1_764_000_000_000_000, -70_000_000_000_000, 253_402_300_799_999])
+def test_a_birth_that_python_cannot_represent_is_null(born_ms: int) -> None:
+    assert _time_us(born_ms) is None
+    times = _time_array(np.array([born_ms, 1_764_000_000_000], ">i8"))
+    assert [value is None for value in times.to_pylist()] == [True, False]

@@ -18,7 +18,7 @@ properties = st.dictionaries(names, text, max_size=6)
 def careful_hashes(topic: str, data: bytes) -> list[int]:
     unique, keys, tags = (find_property(data, name) for name in (b"UNIQ_KEY", b"KEYS", b"TAGS"))
     texts = [unique.decode()] if unique else []
-    texts += [key for key in (keys or b"").decode().split(" ") if key]
+    texts += [key for key in dict.fromkeys((keys or b"").decode().split(" ")) if key]
     texts += [f"T#{tags.decode()}"] if tags else []
     return [index_hash(f"{topic}#{key}") for key in texts]
 
@@ -57,3 +57,8 @@ def test_only_the_first_keys_are_hashed() -> None:
     data = encode_properties({"UNIQ_KEY": "u", "KEYS": "  ".join(keys), "TAGS": "T"})
     expected = [index_hash(f"t#{key}") for key in ("u", *keys[:256], "T#T")]
     assert key_hashes(b"t", data, 256) == expected
+
+
+def test_a_repeated_key_counts_once():
+    properties = b"KEYS\x01" + b"a " * 300 + b"b\x02"
+    assert key_hashes(b"t", properties, 2) == key_hashes(b"t", b"KEYS\x01a b\x02", 2)

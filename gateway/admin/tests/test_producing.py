@@ -99,6 +99,20 @@ def test_properties_that_would_be_misread(properties: dict[str, str]) -> None:
         ProducedMessage(b"", properties=properties).all_properties("U")
 
 
+@pytest.mark.parametrize("separator", ["\x01", "\x02"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda text: ProducedMessage(b"", keys=(text,)),
+        lambda text: ProducedMessage(b"", tag=text),
+        lambda text: ProducedMessage(b"", sharding_key=text),
+    ],
+)
+def test_keys_tags_and_sharding_keys_inject_no_properties(make, separator: str) -> None:
+    with pytest.raises(InputError, match="which separate properties"):
+        make(f"a{separator}DELAY").all_properties("U")
+
+
 def test_batches_are_bounded_in_number_and_bytes() -> None:
     small = [ProducedMessage(b"x")] * (MAX_BATCH_MESSAGES + 1)
     assert [len(batch) for batch in split_batches(small)] == [MAX_BATCH_MESSAGES, 1]

@@ -193,7 +193,12 @@ class FilterCache:
             self._idle[key] = entry
 
 
-def subscription_refusal(error: ValueError) -> RequestError:
-    """Return the refusal of a pull or pop with an invalid expression; it names the limit that was exceeded."""
-    remark = f"{PARSE_FAILED}: {error}" if isinstance(error, ExpressionTooLong) else PARSE_FAILED
+def subscription_refusal(error: ValueError, *, explained: bool = False) -> RequestError:
+    """Return the refusal of a pull or pop with an invalid expression. It names a limit that was exceeded.
+
+    If ``explained``, it says what is wrong, which the official remark does not: for requests that the official broker
+    does not refuse.
+    """
+    explained = explained or isinstance(error, ExpressionTooLong)
+    remark = f"{PARSE_FAILED}: {error}" if explained else PARSE_FAILED
     return RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark)

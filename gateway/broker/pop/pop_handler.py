@@ -16,13 +16,15 @@ from codec.command import Command, encode_response
 from codec.constants import ResponseCode
 from codec.errors import MessageFormatError
 from codec.message import encode_message, iter_messages
+from codec.properties import find_property
 from gateway.broker.consumers.broker_tables import BrokerTables
-from gateway.broker.filters.message_filter import MessageFilter
+from gateway.broker.filters.message_filter import MessageFilter, MessageTest
 from gateway.broker.limits.quotas import PULL, Quotas
 from gateway.broker.messages.damaged_records import RecordKind, RecordLocation
 from gateway.broker.messages.message_services import MessageServices
+from gateway.broker.messages.waiting_message import parse_times_and_properties
 from gateway.broker.pop.checkpoint import PopCheckpoint, PopKey
-from gateway.broker.pop.receipts import ORDER_REVIVE_QUEUE, pop_retry_topic, retry_kind
+from gateway.broker.pop.receipts import ORDER_REVIVE_QUEUE, is_shared_retry_topic, pop_retry_topic, retry_kind
 from gateway.broker.pop.state import PopState
 from gateway.broker.pop.waiting_pops import WaitingPop
 from gateway.broker.waiting.waiting_requests import ANSWERED, NOTHING, UNFINISHED, WaitOutcome, keep_header
@@ -248,16 +250,13 @@ class PopHandler:
         pop_result.rest_count += result.max_offset - result.next_offset
 
     def _read_queue(self, pop: CheckedPop, topic: str, queue_id: int, offset: int, room: int) -> ReadResult:
-        message_filter = pop.message_filter
+        message_filter, request = pop.message_filter, pop.request
+        message_test, sql_selector = message_filter.message, message_filter.sql_selector
+        if topic != request.topic and is_shared_retry_topic(request.topic, request.consumer_group, topic):
+            message_test = partial(_is_retried_for, request.consumer_group.encode(), message_test)
+            sql_selector = None  # It would select the other group's messages too.
         return self._store.read(
-            topic,
-            queue_id,
-            offset,
-            room,
-            1 << 30,
-            message_filter.tags,
-            message_filter.message,
-            message_filter.sql_selector,
+            topic, queue_id, offset, room, 1 << 30, message_filter.tags, message_test, sql_selector
         )
 
     def _exceeds_inflight_limit(self, request: PopMessage, topic: str, queue_id: int) -> bool:
@@ -388,6 +387,13 @@ class _HeldPop(WaitingPop):
 
     def release(self) -> None:
         self._handler.release_held(self.pop)
+
+
+def _is_retried_for(group: bytes, message_test: MessageTest | None, view: memoryview) -> bool:
+    """Tell whether a message of a retry topic was popped by a group before, and passes the test."""
+    _, _, _, properties = parse_times_and_properties(view)
+    origin = find_property(properties, keys.ORIGIN_GROUP.encode())
+    return origin in (None, group) and (message_test is None or message_test(view))
 
 
 def _queue_offsets(result: ReadResult) -> list[int]:

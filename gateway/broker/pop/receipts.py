@@ -32,6 +32,16 @@ def pop_retry_topic(topic: str, group: str, *, v2: bool) -> str:
     return f"{RETRY_PREFIX}{group}{_SEPARATORS[RETRY_V2 if v2 else RETRY_V1]}{topic}"
 
 
+def is_shared_retry_topic(topic: str, group: str, retry_topic: str) -> bool:
+    """Tell whether another group and topic may have the same retry topic: ``_`` separates names that may contain it.
+
+    Group ``g`` with topic ``a_t`` and group ``g_a`` with topic ``t`` share ``%RETRY%g_a_t``. Each group has its own
+    offset in it, and takes the messages that carry its own name (``ORIGIN_GROUP``) only. Source: KeyBuilder, 5.4.0, in
+    which one group gets the other's messages unless ``enableRetryTopicV2`` is on.
+    """
+    return "_" in group + topic and retry_topic == pop_retry_topic(topic, group, v2=False)
+
+
 def retry_kind(topic: str) -> str:
     """Return the topic's kind in receipt handles: 0 for a normal topic, 1 or 2 for retry topics of either naming."""
     if not topic.startswith(RETRY_PREFIX):

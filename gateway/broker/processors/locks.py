@@ -19,7 +19,8 @@ def lock_batch(broker: Broker, request: LockBatchMq) -> LockBatchMqReply:
     body = request.data
     check_group_name(body.consumer_group, broker.groups.table)
     check_client_id(body.client_id)
-    queues = [queue for queue in body.mq_set if _exists(broker, queue)]
+    # Each once, however often it is named: the official body is a set.
+    queues = [queue for queue in dict.fromkeys(body.mq_set) if _exists(broker, queue)]
     held = broker.queue_locks.lock(body.consumer_group, queues, body.client_id)
     return LockBatchMqReply(
         data=LockBatchResponseBody(lock_okmq_set=[queue for queue in queues if queue in held])

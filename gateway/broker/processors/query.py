@@ -45,9 +45,8 @@ async def query_message(broker: Broker, request: QueryMessage) -> QueryMessageRe
     hashes only; the official broker also answers with messages whose keys merely share the hash.
     """
     await _index_old_messages(broker)
-    unique = request.unique_key_query or request.index_type == UNIQUE_KEY
     max_messages = broker.config.store.default_query_max if request.unique_key_query else request.max_num
-    key_type = UNIQUE_KEY if unique else request.index_type or ""
+    key_type = request.index_type or ""
     messages = await _find_messages(broker, request, key_type, max_messages)
     reply = QueryMessageReply(
         index_last_update_timestamp=broker.clock.now_ms(),

@@ -211,7 +211,8 @@ class PullHandler:
                 self._check_filter_enabled(kind)
             return self._filter_cache.sql_filter(kind, expression)
         except ValueError as error:
-            raise subscription_refusal(error) from error
+            explained = bool(expression) and not is_tag_type(kind)
+            raise subscription_refusal(error, explained=explained) from error
 
     def _filter_of_subscription(
         self, group_config: SubscriptionGroupConfig, topic: str, version: int

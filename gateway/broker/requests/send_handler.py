@@ -22,7 +22,7 @@ from codec.topics import (
     TRANS_HALF_TOPIC,
     permission_text,
 )
-from gateway.broker.delayed.timer_scheduler import encode_recall_handle
+from gateway.broker.delayed.timer_scheduler import TIMER_KEYS, encode_recall_handle
 from gateway.broker.messages.advertised_hosts import HOST_VIEW, HostView
 from gateway.broker.messages.message_services import MessageServices
 from gateway.broker.messages.message_writer import (
@@ -438,7 +438,8 @@ class SendHandler:
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, remark)
         _refuse_inner_batch(message)
         properties = decode_properties(message.properties) if message.properties else {}
-        if read_delay_level(properties) > 0 or message.sys_flag & TRANSACTION_MASK:
+        is_timed = read_delay_level(properties) > 0 or any(key in properties for key in TIMER_KEYS)
+        if is_timed or message.sys_flag & TRANSACTION_MASK:
             raise MessageIllegal("a batch can be neither delayed nor transactional")
         return properties
 

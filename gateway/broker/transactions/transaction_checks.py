@@ -430,8 +430,10 @@ class TransactionChecks:
         """Take the next step for a message. Return False when the walk must end: this message has to wait."""
         before = message.queue_offset
         topic = message.properties.get(keys.REAL_TOPIC, "")
-        is_void = self._store.is_for_deleted_topic(topic, message.physical_offset, message.store_timestamp)
-        if is_void or copies.is_ended(before) or self._is_committed(message, copies):
+        if self._store.is_for_deleted_topic(topic, message.physical_offset, message.store_timestamp):
+            copies.forget(before)
+            return True
+        if copies.is_ended(before) or self._is_committed(message, copies):
             copies.forget(before)
             return True
         verdict = self._decide(message, started_ms)

@@ -3,6 +3,7 @@ import random
 import pytest
 
 from codec.message import iter_messages
+from gateway.broker.pop.receipts import is_shared_retry_topic
 from gateway.tests.broker_world import World
 from gateway.tests.popping import RETRY, pop_request
 from remoting.bodies.pop import BatchAck, BatchAckMessageRequestBody
@@ -319,3 +320,39 @@ def test_a_popped_message_with_the_most_attempts_is_revived(world):
     world.broker.pop.run_due()
     assert [each.reconsume_times for each in world.stored(RETRY)] == [2**31 - 1]
     assert len(world.broker.pop.state.reviver) == 0
+
+
+def test_two_groups_that_share_a_retry_topic_get_their_own_messages_only():
+    world = World(timer_wheel_enable=False)
+    pairs = [("g", "a_t"), ("g_a", "t")]
+    for group, topic in pairs:
+        world.topic(topic, 1)
+        world.put(topic, body=f"of {group}".encode())
+        world.ask(pop_request(topic, group, queue_id=0, invisible_time=10_000))
+    world.clock.pass_ms(10_000)
+    world.broker.pop.run_due()
+    assert len(world.stored("%RETRY%g_a_t")) == 2
+    for group, topic in pairs:
+        again = [body for _ in range(4) for body in got(world.ask(pop_request(topic, group, queue_id=0)))]
+        assert again == [f"of {group}".encode()]
+
+
+def test_a_shared_retry_topic_is_filtered_by_tags_and_sql_too():
+    world = World(timer_wheel_enable=False)
+    for group, topic in (("g", "a_t"), ("g_a", "t")):
+        world.topic(topic, 1)
+        for number in (1, 2):
+            world.put(topic, body=f"{group} {number}".encode(), properties={"n": str(number)})
+        world.ask(pop_request(topic, group, queue_id=0, invisible_time=10_000))
+    world.clock.pass_ms(10_000)
+    world.broker.pop.run_due()
+    request = pop_request("t", "g_a", queue_id=0, exp_type="SQL92", exp="n = 2")
+    assert [body for _ in range(4) for body in got(world.ask(request))] == [b"g_a 2"]
+
+
+@pytest.mark.parametrize(
+    ("topic", "group", "shared"), [("a_t", "g", True), ("t", "g_a", True), ("t", "g", False)]
+)
+def test_retry_topics_that_others_may_share(topic, group, shared):
+    assert is_shared_retry_topic(topic, group, f"%RETRY%{group}_{topic}") is shared
+    assert not is_shared_retry_topic(topic, group, f"%RETRY%{group}+{topic}")

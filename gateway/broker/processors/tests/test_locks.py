@@ -37,3 +37,11 @@ def test_only_queues_of_this_broker_are_locked_and_only_for_groups_that_can_exis
         body = LockBatchRequestBody(consumer_group=group, client_id="c1", mq_set=queues)
         with pytest.raises(RequestError, match="The specified group"):
             world.ask(LockBatchMq(data=body))
+
+
+def test_a_queue_named_twice_is_answered_once():
+    world = World()
+    world.topic("t", 1)
+    named = MessageQueue(topic="t", broker_name="b1", queue_id=0)
+    body = LockBatchRequestBody(consumer_group="g", client_id="c1", mq_set=[named, named])
+    assert world.ask(LockBatchMq(data=body)).data.lock_okmq_set == [named]

@@ -205,6 +205,9 @@ async def test_a_batch_is_stored_message_by_message(cluster, code):
         ({}, b"", ILLEGAL, "the message is illegal"),
         ({}, b"\xff" * 30, ILLEGAL, "the message is illegal"),
         ({"properties": {"DELAY": "3"}}, encode_batch([(0, b"x", b"")]), ILLEGAL, "the message is illegal"),
+        ({"properties": {"TIMER_DELAY_MS": "9000"}}, encode_batch([(0, b"x", b"")]), ILLEGAL, "the message is illegal"),
+        ({"properties": {"TIMER_DELAY_SEC": "9"}}, encode_batch([(0, b"x", b"")]), ILLEGAL, "the message is illegal"),
+        ({"properties": {"TIMER_DELIVER_MS": "9"}}, encode_batch([(0, b"x", b"")]), ILLEGAL, "the message is illegal"),
         ({"sys_flag": 4}, encode_batch([(0, b"x", b"")]), ILLEGAL, "the message is illegal"),
     ],
 )  # fmt: skip

@@ -367,4 +367,4 @@ async def test_a_store_that_became_shorter_moves_those_that_wait(cluster):
     await producer.ask(message(tags="b"))
     await settle()
     ((_, _, reply),) = waiter.ended
-    assert (reply.code, reply.next_begin_offset) == (MOVED, 1)
+    assert (reply.code, reply.next_begin_offset) == (MOVED, 0), "the message of the new queue is not skipped"
