@@ -7,9 +7,10 @@ them.
 import difflib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
+from zlib import crc32
 
 from codec.constants import ResponseCode
-from codec.message import message_end
+from codec.message import iter_messages, message_end
 from codec.topics import SYSTEM_PREFIX, SYSTEM_TOPICS
 from remoting.blocking import BlockingClient
 from remoting.bodies.heartbeat import CheckClientRequestBody, SubscriptionData
@@ -190,6 +191,26 @@ class ClusterClient:
             for (queue, _, _), sizes in zip(local_spots, self._sizes_at(address, local_spots), strict=True):
                 sizes_by_queue[queue].append(sizes)
         return sizes_by_queue
+
+    def fingerprint_messages(self, queues: QueueAddresses, offsets: Mapping[Queue, int]) -> dict[Queue, int]:
+        """Return a checksum per queue that tells the message at an offset from any other message.
+
+        It covers what a copy in another cluster has as well. Queues that hold no message at the offset are left out.
+        Raises EndpointError.
+        """
+        replies = self._request_each(
+            {queue: queues[queue] for queue in offsets},
+            lambda queue: read_only_pull(
+                queue.topic, queue.queue_id, offsets[queue], 1, max_bytes=_MAX_SAMPLE_PULL_BYTES
+            ),
+        )
+        fingerprints = {}
+        for queue, reply in replies.items():
+            message = next(iter_messages(reply.body, check_crc=False), None) if reply.body else None
+            if message is not None and message.queue_offset == offsets[queue]:
+                head = f"{message.born_timestamp} {message.unique_key} "
+                fingerprints[queue] = crc32(message.body, crc32(head.encode()))
+        return fingerprints
 
     def check_expression(self, topic: str, address: Address, expression: str) -> None:
         """Raise EndpointError if the broker refuses an SQL92 filter, because it is wrong or because filtering is

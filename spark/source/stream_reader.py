@@ -29,7 +29,14 @@ from pyspark.sql.streaming.datasource import (
 from spark.cluster import ClusterClient, Queue, QueueAddresses
 from spark.errors import EndpointError
 from spark.source.batch_reader import build_partitions, check_filter_expression, read_partition
-from spark.source.offset_json import Offsets, OffsetsJson, offsets_from_json, offsets_to_json
+from spark.source.offset_json import (
+    Offsets,
+    OffsetsJson,
+    fingerprints_from_json,
+    offsets_from_json,
+    offsets_to_json,
+    positions_to_json,
+)
 from spark.source.options import LATEST, SOURCE, TopicSelection, read_spec, refuse_batch_options
 from spark.source.positions import (
     clamp_offsets,
@@ -112,10 +119,12 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # The empty first batch. `once=True` has only one batch, which must not be empty.
         if pinning and begins == self._initial_offsets and not everything:
             return offsets_to_json(begins)
-        snapshot = self._checked_snapshot(begins)
+        fingerprints = fingerprints_from_json(start)
+        snapshot = self._checked_snapshot(begins, fingerprints)
         self.progress_committer.commit_progress(snapshot.queues, begins)
         ends = self._available_ends(begins, snapshot)
-        return offsets_to_json(ends if everything else self._apply_limits(begins, ends, snapshot))
+        ends = ends if everything else self._apply_limits(begins, ends, snapshot)
+        return positions_to_json(ends, self._fingerprint_ends(begins, ends, fingerprints, snapshot))
 
     def reportLatestOffset(self) -> OffsetsJson | None:
         """Return the current ends of the queues, for Spark's progress reports. Raises EndpointError."""
@@ -151,14 +160,48 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.progress_committer.claim_group(snapshot.queues, starts)
         return starts
 
-    def _checked_snapshot(self, begins: Offsets) -> QueueSnapshot:
+    def _fingerprint_ends(
+        self, begins: Offsets, ends: Offsets, fingerprints: Mapping[Queue, int], snapshot: QueueSnapshot
+    ) -> dict[Queue, int]:
+        """Return the fingerprints of the last messages before the ends.
+
+        A queue without new messages keeps its fingerprint: Spark compares positions as text, and would start a batch.
+        """
+        last_offsets = {
+            queue: end - 1
+            for queue, end in ends.items()
+            if end != begins.get(queue) and queue in snapshot.queues and end > snapshot.extents[queue].begin
+        }
+        kept = {queue: value for queue, value in fingerprints.items() if ends.get(queue) == begins.get(queue)}
+        return kept | self.cluster.fingerprint_messages(snapshot.queues, last_offsets)
+
+    def _describe_new_queues(
+        self, begins: Offsets, fingerprints: Mapping[Queue, int], snapshot: QueueSnapshot
+    ) -> Iterator[str]:
+        """Describe queues that began anew: another message stands where the last one that was read stood."""
+        last_offsets = {
+            queue: begins[queue] - 1
+            for queue in fingerprints
+            if queue in snapshot.extents
+            and snapshot.extents[queue].begin < begins.get(queue, 0) < snapshot.extents[queue].end
+        }
+        found = self.cluster.fingerprint_messages(snapshot.queues, last_offsets) if last_offsets else {}
+        for queue, fingerprint in found.items():
+            if fingerprint != fingerprints[queue]:
+                yield (
+                    f"{queue} was read up to {begins[queue]} and has other messages now: its topic was deleted and "
+                    "created again"
+                )
+
+    def _checked_snapshot(self, begins: Offsets, fingerprints: Mapping[Queue, int]) -> QueueSnapshot:
         """Return a snapshot after waiting for queues that disappeared or became shorter.
 
-        Those that stay so are losses. Raises DataLossError if losses are errors.
+        Those that stay so, or that began anew, are losses. Raises DataLossError if losses are errors.
         """
         snapshot = self._snapshot_with_retries(lambda snapshot: self._describe_missing(begins, snapshot))
         missing_queues = self._describe_missing(begins, snapshot)
-        report_losses(missing_queues.values(), self.spec.fail_on_data_loss)
+        new_queues = self._describe_new_queues(begins, fingerprints, snapshot)
+        report_losses([*missing_queues.values(), *new_queues], self.spec.fail_on_data_loss)
         self._removed_queues = {queue for queue in begins if queue not in snapshot.extents}
         return snapshot
 

@@ -15,6 +15,8 @@ class FakeCluster:
         self.held: dict[Queue, Extent] = {}
         self.groups: dict[str, dict[Queue, int]] = {}
         self.live: set[str] = set()
+        self.lives: dict[Queue, int] = {}
+        """How often a queue began anew."""
         self.size = 100
         self.questions = 0
         for topic, counts in topics.items():
@@ -65,6 +67,15 @@ class FakeCluster:
         self, queues: Mapping[Queue, object], spots: Mapping[Queue, Sequence[tuple[int, int]]]
     ) -> dict[Queue, list[list[int]]]:
         return {queue: [[self.size] * count for _, count in found] for queue, found in spots.items()}
+
+    def fingerprint_messages(
+        self, queues: Mapping[Queue, object], offsets: Mapping[Queue, int]
+    ) -> dict[Queue, int]:
+        return {
+            queue: hash((self.lives.get(queue, 0), offset))
+            for queue, offset in offsets.items()
+            if self.held[queue].begin <= offset < self.held[queue].end
+        }
 
     def check_expression(self, *_: object) -> None:
         pass

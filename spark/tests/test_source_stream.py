@@ -314,3 +314,37 @@ def test_a_pattern_may_match_nothing_yet() -> None:
     assert driver.batch() is None
     new = cluster.fill("topic", 0, 3)
     assert driver.batch() == {new: (0, 3)}
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_queue_that_began_anew_is_a_loss_though_it_is_longer(restarted: bool) -> None:
+    cluster = FakeCluster(t=(5, 5))
+    driver = Driver(cluster, startingOffsets="earliest", metadataMaxAgeMs="0")
+    assert driver.drain() == [{}, {Q0: (0, 5), Q1: (0, 5)}]
+    cluster.lives[Q0] = 1
+    cluster.fill("t", 0, 8)
+    if restarted:
+        driver.restart()
+    with pytest.raises(DataLossError, match="was read up to 5 and has other messages now"):
+        driver.plan()
+    driver.options["failOnDataLoss"] = "false"
+    driver.restart()
+    assert driver.drain() == [{Q0: (5, 8)}]
+    cluster.fill("t", 0, 9)
+    driver.options["failOnDataLoss"] = "true"
+    driver.restart()
+    assert driver.drain() == [{Q0: (8, 9)}], "the loss is reported once"
+
+
+def test_a_checkpoint_without_fingerprints_goes_on() -> None:
+    cluster = FakeCluster(t=(5, 5))
+    driver = Driver(cluster, startingOffsets="earliest", metadataMaxAgeMs="0")
+    driver.drain()
+    stored = json.loads(driver.planned[-1])
+    del stored["#fingerprints"]
+    driver.planned[-1] = json.dumps(stored)
+    driver.restart()
+    assert driver.batch() is None
+    cluster.fill("t", 0, 6)
+    assert driver.batch() == {Q0: (5, 6)}
+    assert "#fingerprints" in json.loads(driver.planned[-1])

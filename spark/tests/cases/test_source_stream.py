@@ -179,6 +179,25 @@ def test_a_topic_made_anew_is_a_loss(spark: SparkSession, server: ServerUnderTes
     assert seen.bodies() == [b"newer"] + [b"old"] * 5
 
 
+def test_a_topic_made_anew_and_longer_is_a_loss(
+    spark: SparkSession, server: ServerUnderTest, tmp_path: Path
+) -> None:
+    topic = server.topic_name()
+    create_topic(server, topic, 1)
+    fill(server, topic, 0, [b"old"] * 5)
+    seen = Seen()
+    options = {"subscribe": topic, "startingOffsets": "earliest"}
+    drain(stream(spark, server, **options), seen, tmp_path)
+    with connect(server.broker) as broker:
+        broker.ask(DeleteTopicInBroker(topic=topic))
+    create_topic(server, topic, 1)
+    fill(server, topic, 0, [b"new"] * 8)
+    with pytest.raises(PySparkException, match="was read up to 5 and has other messages now"):
+        drain(stream(spark, server, **options), seen, tmp_path)
+    drain(stream(spark, server, **options, failOnDataLoss="false"), seen, tmp_path)
+    assert seen.bodies() == [b"new"] * 3 + [b"old"] * 5
+
+
 KILLED = """
 import sys
 from pathlib import Path

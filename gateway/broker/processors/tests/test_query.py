@@ -35,9 +35,8 @@ def test_messages_are_found_by_any_of_their_keys(world):
 def test_messages_are_found_by_their_unique_key(world):
     world.put("t", 0, b"one", {"KEYS": "U2", "UNIQ_KEY": "U1"})
     world.put("t", 0, b"two", {"UNIQ_KEY": "U2"})
-    assert bodies(world, "U2", unique_key_query=True) == [b"one", b"two"], (
-        "as in the official broker, whose index does not tell them apart"
-    )
+    # As in the official broker, whose index does not tell unique keys from others.
+    assert bodies(world, "U2", unique_key_query=True) == [b"one", b"two"]
     assert bodies(world, "U2", index_type="U") == [b"two"]
     assert bodies(world, "U2") == [b"one", b"two"]
 
