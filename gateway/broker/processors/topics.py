@@ -161,9 +161,9 @@ async def _delete_messages(broker: Broker, topic: str, config: TopicConfig | Non
     If that cannot be noted, restore the topic and raise RequestError.
 
     A topic of the same name may be created afterwards, and gives the same offsets to other messages: whatever
-    remembered an offset of the old ones would skip, repeat or block new ones. Messages for the topic that wait in queues
-    of other topics (delayed, for a timer, half messages) are dropped when they are due: `MessageStore` tells that they
-    were stored before the deletion.
+    remembered an offset of the old ones would skip, repeat or block new ones. Messages for the topic that wait in
+    queues of other topics (delayed, for a timer, half messages) are dropped when they are due: `MessageStore` tells
+    that they were stored before the deletion.
     """
     slices = broker.store.delete_topic_in_slices(topic)
     try:
