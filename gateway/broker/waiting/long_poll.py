@@ -210,7 +210,7 @@ class LongPolls:
 
         A topic that is created again has other messages at the offsets for which they wait.
         """
-        requests = [
+        requests: list[WaitingRequest] = [
             pull for queue, pulls in self._queues.items() if queue[0] == topic for pull in pulls.everyone()
         ]
         requests += others
