@@ -9,6 +9,7 @@ from codec.errors import MessageFormatError
 from codec.hosts import format_host
 from codec.message import Message
 from gateway.admin.output import TableColumn, print_rows
+from toolkit.printable import printable_bytes
 from toolkit.times import format_time
 
 DEFAULT_FORMAT: Final = "%s\\n"
@@ -43,8 +44,11 @@ PARTS: Final[dict[str, tuple[str, Part]]] = {
 _ESCAPES: Final = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0", "\\": b"\\"}
 
 
-def parse_format(text: str) -> Callable[[Message, str], bytes]:
-    """Return a function that renders a message and the name of its broker. Raises ValueError for an unknown part."""
+def parse_format(text: str, *, for_terminal: bool = False) -> Callable[[Message, str], bytes]:
+    """Return a function that renders a message and the name of its broker. Raises ValueError for an unknown part.
+
+    ``for_terminal`` escapes the controls in parts of messages; the text between them is the user's own.
+    """
     parts: list[bytes | Part] = []
     position = 0
     while position < len(text):
@@ -69,8 +73,9 @@ def parse_format(text: str) -> Callable[[Message, str], bytes]:
             position += 1
 
     def render(message: Message, broker: str) -> bytes:
-        return b"".join(part if isinstance(part, bytes) else part(message, broker) for part in parts)
+        return b"".join(part if isinstance(part, bytes) else prepare(part(message, broker)) for part in parts)
 
+    prepare = printable_bytes if for_terminal else bytes
     return render
 
 

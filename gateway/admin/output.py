@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-import click
 import orjson
+
+from toolkit.printable import echo, echo_json, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -47,21 +48,21 @@ def print_rows(rows: Iterable[Row], columns: Sequence[TableColumn], output: str,
         print_json(listed)
     elif output == "name":
         for row in listed:
-            click.echo(row[columns[0].key])
+            echo(row[columns[0].key])
     elif not listed:
-        click.echo(empty, err=True)
+        echo(empty, err=True)
     else:
         print_table(listed, [column for column in columns if output == "wide" or not column.wide])
 
 
 def print_json(value: Any) -> None:
     """Print one JSON document."""
-    click.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS))
+    echo_json(orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS))
 
 
 def print_json_line(value: Any) -> None:
     """Print one JSON object on one line."""
-    click.echo(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS))
+    echo_json(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS))
 
 
 def print_table(rows: Sequence[Row], columns: Sequence[TableColumn]) -> None:
@@ -90,7 +91,7 @@ def print_table(rows: Sequence[Row], columns: Sequence[TableColumn]) -> None:
     with console.capture() as captured:
         console.print(table)
     for line in captured.get().splitlines():  # rich fills the last column up
-        click.echo(line.rstrip())
+        echo(line.rstrip())
 
 
 def _needed_width(rows: Sequence[Row], columns: Sequence[TableColumn]) -> int:
@@ -109,7 +110,7 @@ def _print_as_facts(rows: Sequence[Row], columns: Sequence[TableColumn]) -> None
     """Print each row as lines of title and value, with an empty line between rows."""
     for number, row in enumerate(rows):
         if number:
-            click.echo()
+            echo()
         print_facts((column.title, row.get(column.key)) for column in columns)
 
 
@@ -117,7 +118,7 @@ def print_facts(facts: Iterable[tuple[str, Any]]) -> None:
     """Print labels and values, one pair a line; pairs without a value are left out."""
     from rich.text import Text
 
-    shown = [(label, value) for label, value in facts if value not in (None, "", [], {})]
+    shown = [(printable(label), value) for label, value in facts if value not in (None, "", [], {})]
     width = max((len(label) for label, _ in shown), default=0)
     console = open_console()
     for label, value in shown:
@@ -159,17 +160,7 @@ def format_value(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.1f}"
     if isinstance(value, Mapping):
-        return ", ".join(f"{key}={format_value(item)}" for key, item in value.items()) or "-"
+        return ", ".join(f"{printable(str(key))}={format_value(item)}" for key, item in value.items()) or "-"
     if isinstance(value, list | tuple | set):
         return ", ".join(map(format_value, value)) or "-"
     return printable(str(value))
-
-
-def printable(text: str) -> str:
-    """Return a server's text with the characters escaped that could control a terminal."""
-    if text.isprintable():
-        return text
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode()
-        for character in text
-    )

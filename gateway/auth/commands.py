@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from toolkit.exit_codes import ExitCode
+from toolkit.printable import echo
 
 
 @click.group()
@@ -62,18 +63,18 @@ def explain(config_dir: Path, user: str, actions: tuple[str, ...], resource: str
             f"User:{user} is not found. Users: {', '.join(sorted(users.users)) or 'none'}"
         )
     if not account.is_enabled:
-        click.echo(f"no: User:{user} is disabled.")
+        echo(f"no: User:{user} is disabled.")
         raise SystemExit(ExitCode.REFUSED)
     if account.is_super:
-        click.echo(f"yes: {user} is a super user.")
+        echo(f"yes: {user} is a super user.")
         return
     if target.type.value == "Topic":
         target = topic_resource(target.name)
     need = Need([action for action in chosen_actions if action is not None], target)
     reason = explain_denial(policies.get(user), need, source)
     if reason is not None:
-        click.echo(f"no: {describe_denial(user, need, source, reason)}")
+        echo(f"no: {describe_denial(user, need, source, reason)}")
         raise SystemExit(ExitCode.REFUSED)
     decision = policies.get(user).decide(target, need.actions, source)
     kind = decision.policy_type.value.lower() if decision.policy_type is not None else ""
-    click.echo(f"yes: the {kind} rule says: {decision.entry}")
+    echo(f"yes: the {kind} rule says: {decision.entry}")

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
+from toolkit.printable import LINES_AND_TABS, printable
+
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
@@ -208,6 +210,15 @@ class _Commands(LazyGroup):
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         own = super().get_command(context, name)
         return own or next((entry_point.load() for entry_point in self._brought(name=name)), None)
+
+    def invoke(self, context: click.Context) -> Any:
+        """Run a command; the text of an error may come from a server, and is made printable."""
+        try:
+            return super().invoke(context)
+        except click.ClickException as error:
+            # The same error, because its class decides about the exit code and the lines around the text.
+            vars(error).update(message=printable(error.message, LINES_AND_TABS))
+            raise
 
     def _brought(self, **options: Any) -> Any:
         """Return the entry points of other packages."""

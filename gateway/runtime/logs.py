@@ -15,6 +15,7 @@ from typing import Any, Final, TextIO
 
 from codec.hosts import format_host
 from gateway.runtime.repeated_events import ALWAYS_WRITTEN, RepeatedEvents
+from toolkit.printable import LINES_AND_TABS, printable, printable_json
 
 MAX_VALUE_CHARS: Final = 500
 """Longer values are shortened: many come from clients, which could otherwise fill the disk with log lines."""
@@ -47,10 +48,10 @@ class KeyValueFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         head = f"{_format_time(record)} {record.levelname:<7} {record.name} {_line(record.getMessage())}"
         shown = _data_of(record, self._broker_name)
-        data = [f"{name}={render(value)}" for name, value in shown if value is not None]
+        data = [f"{_line(name)}={render(value)}" for name, value in shown if value is not None]
         text = " ".join([head, *data])
         if record.exc_info and record.exc_info[0] is not None:
-            text += "\n" + self.formatException(record.exc_info)
+            text += "\n" + printable(self.formatException(record.exc_info), LINES_AND_TABS)
         return text
 
 
@@ -77,7 +78,7 @@ class JsonFormatter(logging.Formatter):
             shown[name + "_" if name in _JSON_FIELDS else name] = plain
         if record.exc_info and record.exc_info[0] is not None:
             shown["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(shown, ensure_ascii=False)
+        return printable_json(json.dumps(shown, ensure_ascii=False))
 
 
 def _format_time(record: logging.LogRecord) -> str:
@@ -134,7 +135,7 @@ def render(value: object) -> str:
 
 
 def _line(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("\r", "\\r").replace("\n", "\\n")
+    return printable(text.replace("\\", "\\\\"))
 
 
 class CountingHandler(logging.StreamHandler[TextIO]):

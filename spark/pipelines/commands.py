@@ -19,6 +19,7 @@ from spark.pipelines.config import Config, example_file, load_config, spark_sett
 from spark.pipelines.job import Job, Pipeline, Summary
 from toolkit.exit_codes import ConfigurationError
 from toolkit.install_command import install_command
+from toolkit.printable import echo_json
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -188,7 +189,7 @@ def _print_summary(summary: Summary, as_json: bool) -> None:
     from rich.console import Console
 
     if as_json:
-        click.echo(summary.as_json())
+        echo_json(summary.as_json().encode())
     else:
         console = Console()
         # Files and pipes have no width: message ids must not be cut there.

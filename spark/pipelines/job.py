@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from spark.pipelines.config import Config, Tables
 from toolkit.exit_codes import ExitCode
+from toolkit.printable import LINES_AND_TABS, printable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,23 +82,24 @@ class Summary:
     def print_tables(self, console: "Console") -> None:
         """Print everything as tables."""
         from rich.table import Table
+        from rich.text import Text
 
         table = Table(title=self.title, show_header=False, title_justify="left")
         table.add_column(style="bold")
         table.add_column(justify="right")
         for name, value in self.figures.items():
-            table.add_row(name, _format_value(value))
+            table.add_row(Text(name), Text(_format_value(value)))
         console.print(table)
         for section in self.sections:
             below = Table(*section.columns, title=section.title, title_justify="left")
             for row in section.rows:
-                below.add_row(*map(_format_value, row))
+                below.add_row(*(Text(_format_value(cell)) for cell in row))
             console.print(below)
 
 
 def _format_value(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        return str(value)
+        return printable(str(value), LINES_AND_TABS)
     return f"{value:,}" if isinstance(value, int) else f"{value:,.3f}"
 
 
@@ -196,7 +198,9 @@ class Job:
 
     def print_progress(self, line: str) -> None:
         """Print a line of progress, with configured secrets replaced."""
-        self.console.print(self.settings.redact_secrets(line), markup=False, highlight=False)
+        self.console.print(
+            printable(self.settings.redact_secrets(line), LINES_AND_TABS), markup=False, highlight=False
+        )
 
     @contextmanager
     def timed_step(self, what: str) -> Iterator[None]:

@@ -70,7 +70,7 @@ def consume(
     from gateway.admin.consuming import TopicReader
     from toolkit.progress import show_progress
 
-    render = _choose_renderer(format_text, as_json)
+    render = _choose_renderer(format_text, as_json, for_terminal=sys.stdout.isatty())
     options = _build_options(read_flags)
     out = sys.stdout.buffer
     printed = 0
@@ -96,19 +96,25 @@ def consume(
         reader.commit()
 
 
-def _choose_renderer(format_text: str | None, as_json: bool) -> "Callable[[Message, str], bytes]":
+def _choose_renderer(
+    format_text: str | None, as_json: bool, *, for_terminal: bool
+) -> "Callable[[Message, str], bytes]":
     import orjson
 
     from gateway.admin.formats import DEFAULT_FORMAT, parse_format, to_json_value
+    from toolkit.printable import printable_json
 
     if as_json and format_text:
         raise click.UsageError("Pass either --json or --format.")
     if as_json:
-        return lambda message, broker: orjson.dumps(
-            to_json_value(message, broker), option=orjson.OPT_APPEND_NEWLINE
-        )
+
+        def to_line(message: "Message", broker: str) -> bytes:
+            line = orjson.dumps(to_json_value(message, broker), option=orjson.OPT_APPEND_NEWLINE)
+            return printable_json(line.decode()).encode() if for_terminal else line
+
+        return to_line
     try:
-        return parse_format(format_text or DEFAULT_FORMAT)
+        return parse_format(format_text or DEFAULT_FORMAT, for_terminal=for_terminal)
     except ValueError as error:
         raise click.UsageError(f"--format: {error}") from None
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from gateway.admin.commands.options import ClusterGroup, ConnectionFlags, cluster_options
+from toolkit.printable import echo
 
 
 @click.group(cls=ClusterGroup)
@@ -37,10 +38,10 @@ def bundle(connection: ConnectionFlags, file: Path | None, metrics: tuple[str, .
         raise click.ClickException(
             f"{path} cannot be written: {error.strerror}. Name another FILE."
         ) from error
-    click.echo(f"Wrote {path} ({size:,} bytes):")
+    echo(f"Wrote {path} ({size:,} bytes):")
     for name, meaning in CONTENTS.items():
         if name == "errors.json" or any(file_name.startswith(name) for file_name in contents.files):
-            click.echo(f"  {name:<15}{meaning}")
+            echo(f"  {name:<15}{meaning}")
     for name, problem in contents.errors.items():
-        click.echo(f"  {name} is missing: {problem}", err=True)
-    click.echo(NOTICE)
+        echo(f"  {name} is missing: {problem}", err=True)
+    echo(NOTICE)

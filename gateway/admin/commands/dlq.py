@@ -18,6 +18,7 @@ from gateway.admin.commands.options import (
 )
 from toolkit.exit_codes import ExitCode
 from toolkit.option_types import PastTimeType
+from toolkit.printable import echo
 
 
 @click.group(cls=ClusterGroup)
@@ -155,9 +156,9 @@ def resend(
     if output == "json":
         print_json(result)
     elif not letters:
-        click.echo("No dead letter fits.", err=True)
+        echo("No dead letter fits.", err=True)
     else:
-        click.echo(f"{'Would send' if dry_run else 'Sent'} {len(letters):,} dead letter(s): {summary}.")
+        echo(f"{'Would send' if dry_run else 'Sent'} {len(letters):,} dead letter(s): {summary}.")
     if not letters:
         raise SystemExit(ExitCode.NOTHING)
 

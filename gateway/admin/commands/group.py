@@ -18,6 +18,7 @@ from gateway.admin.commands.options import (
     parse_place,
     queues_option,
 )
+from toolkit.printable import echo
 
 
 @click.group(cls=ClusterGroup)
@@ -98,14 +99,14 @@ def _print_group(description: dict[str, Any], output: str) -> None:
         ]
     )
     if description["inconsistentSubscriptions"]:
-        click.echo()
+        echo()
         print_warning(
             "Inconsistent subscriptions: messages are skipped. Give all members the same subscription:"
         )
         for inconsistency in description["inconsistentSubscriptions"]:
             print_warning(f"  {describe_inconsistency(inconsistency)}")
     if description["members"]:
-        click.echo()
+        echo()
         columns = [
             TableColumn("client", "member"),
             TableColumn("address", "address"),
@@ -116,15 +117,15 @@ def _print_group(description: dict[str, Any], output: str) -> None:
         ]
         print_table(description["members"], columns)
     elif description["subscriptions"]:
-        click.echo()
+        echo()
         print_table(
             description["subscriptions"],
             [TableColumn("topic", "topic"), TableColumn("expression", "expression")],
         )
     if not description["queues"]:
-        click.echo("\nThe group has committed no offset.")
+        echo("\nThe group has committed no offset.")
         return
-    click.echo()
+    echo()
     rows = [
         {**queue, "lastConsumed": format_time(queue["lastConsumedMs"])} for queue in description["queues"]
     ]
@@ -213,7 +214,7 @@ def create(
     if output == "json":
         print_json({"group": name, "brokers": list(chosen)})
     else:
-        click.echo(f"Created {name} on {', '.join(chosen)}.")
+        echo(f"Created {name} on {', '.join(chosen)}.")
 
 
 @group.command()
@@ -310,7 +311,7 @@ def seek(
         online = f" It has {len(members)} member(s), which the broker notifies." if members else ""
         confirm(f"Move {name} in {len(moves)} queue(s) of {topic}?{online}", yes)
         apply_seek(client, name, moves, target, is_online=bool(members))
-    click.echo(f"Moved {name} in {len(moves)} queue(s) of {topic}.", err=output == "json")
+    echo(f"Moved {name} in {len(moves)} queue(s) of {topic}.", err=output == "json")
 
 
 @group.command()
@@ -327,4 +328,4 @@ def delete(connection: ConnectionFlags, name: str, dead_letters: bool, force: bo
         check_group_exists(client, name)
         confirm(f"Delete group {name} with its offsets{' and dead letters' if dead_letters else ''}?", yes)
         topics = delete_group(client, name, client.choose_brokers(), dead_letters=dead_letters, force=force)
-    click.echo(f"Deleted {name}" + (f", and the topics {', '.join(topics)}." if topics else "."))
+    echo(f"Deleted {name}" + (f", and the topics {', '.join(topics)}." if topics else "."))

@@ -13,6 +13,7 @@ from gateway.admin.commands.options import (
 )
 from toolkit.exit_codes import ExitCode
 from toolkit.option_types import PastTimeType
+from toolkit.printable import echo
 
 if TYPE_CHECKING:
     from gateway.admin.messages import LocatedMessage
@@ -78,15 +79,13 @@ def _print_messages(
     if output == "json":
         print_json(values)
     elif not values:
-        click.echo(
-            "No such message. Messages are deleted after fileReservedTime, 72 hours by default.", err=True
-        )
+        echo("No such message. Messages are deleted after fileReservedTime, 72 hours by default.", err=True)
     for number, value in enumerate(values if output != "json" else []):
         if number:
-            click.echo()
+            echo()
         print_facts(_facts_of(value))
         if value["groups"]:
-            click.echo()
+            echo()
             columns = [
                 TableColumn("group", "group"),
                 TableColumn("consumed", "consumed"),

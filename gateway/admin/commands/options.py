@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from toolkit.exit_codes import ConfigurationError
+from toolkit.printable import printable
 
 if TYPE_CHECKING:
     from gateway.admin.client import AdminClient
@@ -217,5 +218,5 @@ def confirm(question: str, yes: bool) -> None:
 
     if not sys.stdin.isatty():
         raise click.UsageError(f"{question} There is no terminal to ask on: pass --yes.")
-    if not click.confirm(question, err=True):
+    if not click.confirm(printable(question), err=True):
         raise click.ClickException("Not confirmed; nothing was changed.")

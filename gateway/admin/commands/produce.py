@@ -15,6 +15,7 @@ from gateway.admin.commands.options import (
 )
 from toolkit.exit_codes import ExitCode
 from toolkit.option_types import TimeType
+from toolkit.printable import echo
 
 if TYPE_CHECKING:
     from gateway.admin.producing import ProducedMessage
@@ -109,13 +110,13 @@ def produce(
                     if as_json:
                         print_json_line(sent_message.to_dict())
     except KeyboardInterrupt:
-        click.echo(f"Interrupted; {sent:,} message(s) were sent to {topic}.", err=True)
+        echo(f"Interrupted; {sent:,} message(s) were sent to {topic}.", err=True)
         raise SystemExit(ExitCode.INTERRUPTED) from None
     except click.ClickException:
         if sent:
-            click.echo(f"{sent:,} message(s) were sent to {topic} before this failure:", err=True)
+            echo(f"{sent:,} message(s) were sent to {topic} before this failure:", err=True)
         raise
-    click.echo(f"Sent {sent:,} message(s) to {topic}.", err=True)
+    echo(f"Sent {sent:,} message(s) to {topic}.", err=True)
 
 
 def _build_template(flags: dict[str, Any]) -> "ProducedMessage":

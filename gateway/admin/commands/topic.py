@@ -17,6 +17,7 @@ from gateway.admin.commands.options import (
     output_options,
     parse_pairs,
 )
+from toolkit.printable import echo
 
 TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED", "UNSPECIFIED")
 
@@ -80,7 +81,7 @@ def describe(connection: ConnectionFlags, name: str, output: str) -> None:
             ("groups", description["groups"] or "none"),
         ]
     )
-    click.echo()
+    echo()
     print_table(
         description["brokers"],
         [
@@ -91,7 +92,7 @@ def describe(connection: ConnectionFlags, name: str, output: str) -> None:
             TableColumn("permission", "perm"),
         ],
     )
-    click.echo()
+    echo()
     rows = [{**queue, "lastStored": format_time(queue["lastStoredMs"])} for queue in description["queues"]]
     columns = [
         TableColumn("broker", "broker"),
@@ -194,7 +195,7 @@ def create(
         is_known = wait_for_route(client, name, chosen, client.timeout_s)
     _print_created(name, chosen, output, is_new=True)
     if not is_known:
-        click.echo("The namesrv does not have its route yet; brokers report it within 30 s.", err=True)
+        echo("The namesrv does not have its route yet; brokers report it within 30 s.", err=True)
 
 
 def _print_created(name: str, brokers: Iterable[str], output: str, *, is_new: bool) -> None:
@@ -203,7 +204,7 @@ def _print_created(name: str, brokers: Iterable[str], output: str, *, is_new: bo
     if output == "json":
         print_json({"topic": name, "brokers": list(brokers), "created": is_new})
     else:
-        click.echo(f"{f'Created {name}' if is_new else f'{name} exists'} on {', '.join(brokers)}.")
+        echo(f"{f'Created {name}' if is_new else f'{name} exists'} on {', '.join(brokers)}.")
 
 
 @topic.command()
@@ -297,6 +298,4 @@ def delete(
             client.route(name)  # reports a misspelt name before the question
         confirm(f"Delete topic {name} with all its messages on {', '.join(chosen)}?", yes)
         had = delete_topic(client, name, chosen)
-    click.echo(
-        f"Deleted {name}" + (f" on {', '.join(had)}." if had else " from the namesrvs; no broker had it.")
-    )
+    echo(f"Deleted {name}" + (f" on {', '.join(had)}." if had else " from the namesrvs; no broker had it."))

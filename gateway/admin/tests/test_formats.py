@@ -46,6 +46,13 @@ def test_formats(text: str, expected: bytes) -> None:
     assert parse_format(text)(MESSAGE, "broker-a") == expected
 
 
+def test_on_a_terminal_messages_are_escaped_and_the_format_is_not() -> None:
+    message = Message("orders", b"a\n\x1b]0;x\x07\xff\xc2\x9b", {"KEYS": "k\x1b", "p\x00": "1"})
+    render = parse_format("\x1b[1m%s\\n%k %h\\0", for_terminal=True)
+    assert render(message, "b") == b"\x1b[1ma\n\\x1b]0;x\\x07\\xff\\x9b\nk\\x1b p\\x00=1\0"
+    assert parse_format("%s")(message, "b") == message.body
+
+
 @pytest.mark.parametrize("text", ["%", "%z", "\\x4", "\\xzz", "\\x"])
 def test_formats_that_are_none(text: str) -> None:
     with pytest.raises(ValueError, match=r"not a part|hex digits"):

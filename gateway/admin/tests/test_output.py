@@ -11,8 +11,8 @@ from gateway.admin.output import (
     print_facts,
     print_rows,
     print_warning,
-    printable,
 )
+from toolkit.printable import printable
 
 COLUMNS = [
     TableColumn("name", "name"),
@@ -112,3 +112,20 @@ def test_control_characters_of_servers_are_shown_as_escapes() -> None:
     assert printable("a\x1b[31mb\n\u009b") == "a\\x1b[31mb\\n\\x9b"
     assert printable("grün 漢字") == "grün 漢字"
     assert "\x1b" not in format_value(["\x1b[2J"])
+
+
+def test_names_of_properties_and_rows_cannot_control_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hostile = {"name": "a\x9b2J", "more": {"p\x1b[2J": "\x07"}}
+    print_rows([hostile], [TableColumn("name", "name"), TableColumn("more", "more", wide=True)], "wide")
+    assert capsys.readouterr().out.split() == ["NAME", "MORE", "a\\x9b2J", "p\\x1b[2J=\\x07"]
+    print_facts([("properties\x1b", hostile["more"])])
+    assert capsys.readouterr().out == "properties\\x1b: p\\x1b[2J=\\x07\n"
+    # A script that reads names from a pipe gets them as they are.
+    print_rows([hostile], [TableColumn("name", "name")], "name")
+    assert capsys.readouterr().out == "a\x9b2J\n"
+    for output in ("name", "json"):
+        terminal = use_terminal(monkeypatch)
+        print_rows([hostile], [TableColumn("name", "name")], output)
+        assert not any(control in terminal.getvalue() for control in "\x1b\x9b\x07")

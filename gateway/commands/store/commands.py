@@ -19,6 +19,7 @@ from gateway.commands.store.options import (
 )
 from toolkit.exit_codes import ExitCode
 from toolkit.option_types import TimeType
+from toolkit.printable import echo, echo_json
 from toolkit.progress import show_progress
 from toolkit.times import format_time
 
@@ -59,9 +60,9 @@ def inspect(
     if as_json:
         for value in summary.to_values():
             if fnmatchcase(value.get("topic", pattern), pattern) or "topic" not in value:
-                click.echo(orjson.dumps(value))
+                echo_json(orjson.dumps(value))
         return
-    click.echo("\n\n".join(_describe(summary, pattern)))
+    echo("\n\n".join(_describe(summary, pattern)))
 
 
 def _describe(summary: "StoreSummary", pattern: str) -> list[str]:
@@ -190,7 +191,7 @@ def print_finding(finding: "StoreFinding", as_json: bool) -> None:
         if value is not None
     )
     location = f" ({location})" if location else ""
-    click.echo(f"{finding.severity}: {finding.file} at byte {finding.offset}{location}: {finding.reason}")
+    echo(f"{finding.severity}: {finding.file} at byte {finding.offset}{location}: {finding.reason}")
 
 
 def print_totals(verification: "Verification", is_open: bool, as_json: bool) -> None:
@@ -209,7 +210,7 @@ def print_totals(verification: "Verification", is_open: bool, as_json: bool) -> 
         print_json({"kind": "summary", **counts})
         return
     verdict = f"{counts['damage']:,} damaged places" if counts["damage"] else "no damage"
-    click.echo(
+    echo(
         f"{counts['messages']:,} messages, {counts['queue_entries']:,} entries of {counts['queues']:,} queues and "
         f"{counts['index_entries']:,} index entries read: {verdict}"
         + (", as far as can be told while a broker has the store open" if is_open else "")
@@ -220,7 +221,7 @@ def print_json(value: dict[str, Any]) -> None:
     """Print one line of JSON."""
     import orjson
 
-    click.echo(orjson.dumps(value))
+    echo_json(orjson.dumps(value))
 
 
 @click.command()
@@ -268,7 +269,7 @@ def dump(
         for entry in dump_messages(reader, DumpFilter(**conditions)):
             if isinstance(entry, StoreFinding):
                 is_damaged = True
-                click.echo(f"{entry.file} at byte {entry.offset}: {entry.reason}", err=True)
+                echo(f"{entry.file} at byte {entry.offset}: {entry.reason}", err=True)
                 continue
             print_json(message_value(entry, body))
             printed += 1
@@ -296,17 +297,17 @@ def repair(directory: str, files: tuple[str, ...], sets: tuple[str, ...], yes: b
     set_up_logging("error")
     plan = _plan(directory, files, sets)
     if plan.is_empty:
-        click.echo("Nothing to repair.")
+        echo("Nothing to repair.")
         return
     steps = [f"  {number}. {step}" for number, step in enumerate(plan.describe(), 1)]
-    click.echo("\n".join(["Steps:", *steps]))
+    echo("\n".join(["Steps:", *steps]))
     if dry_run:
         sys.exit(ExitCode.REFUSED)
     if not yes:
         click.confirm("Write to the store?", abort=True)
     with report_store_errors():
         carry_out(plan)
-    click.echo("Repaired; verifying again:")
+    echo("Repaired; verifying again:")
     code = verify_store(directory, files, sets, as_json=False)
     sys.exit(code)
 
@@ -351,13 +352,13 @@ def backup(directory: str, files: tuple[str, ...], sets: tuple[str, ...], target
     if as_json:
         print_json({"kind": "backup", **asdict(result)})
         return
-    click.echo(
+    echo(
         f"{result.target}: log from {result.first_offset:,} to {result.end_offset:,}, {result.bytes:,} bytes copied"
     )
     if result.needs_recovery:
-        click.echo("The broker that opens it will add missing queue entries, as after a crash.")
+        echo("The broker that opens it will add missing queue entries, as after a crash.")
     if result.left_out:
-        click.echo(f"Not copied, because no broker needs them: {', '.join(result.left_out)}")
+        echo(f"Not copied, because no broker needs them: {', '.join(result.left_out)}")
 
 
 @click.group()

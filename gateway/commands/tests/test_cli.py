@@ -203,3 +203,16 @@ def test_output_that_cannot_be_written_is_one_line(arguments: list[str]) -> None
         )
     assert run.returncode == 1
     assert run.stderr == "Error: the output cannot be written: No space left on device.\n"
+
+
+def test_the_text_of_an_error_cannot_control_a_terminal() -> None:
+    @cli.main.command("fail-in-test")
+    def fail() -> None:
+        raise click.ClickException("topic \x1b[2J\x9b\x07 does not exist\nTry another one.")
+
+    try:
+        done = CliRunner().invoke(cli.main, ["fail-in-test"])
+    finally:
+        del cli.main.commands["fail-in-test"]
+    assert done.exit_code == 1
+    assert done.output == "Error: topic \\x1b[2J\\x9b\\x07 does not exist\nTry another one.\n"

@@ -50,6 +50,22 @@ def test_a_message_cannot_forge_a_line() -> None:
     assert "\n" not in formatted("a\nb\rc", data="d\ne")
 
 
+HOSTILE = "\x1b]0;x\x07\x00\x7f\x9b2J\u202e\ud800"
+
+
+def test_nothing_in_a_line_controls_a_terminal() -> None:
+    try:
+        raise ValueError(HOSTILE)
+    except ValueError:
+        record = logging.LogRecord("x", logging.ERROR, "", 0, HOSTILE, (), sys.exc_info())
+    vars(record).update({"data": HOSTILE, "all": {HOSTILE: [HOSTILE]}, HOSTILE: 1})
+    for formatter in (KeyValueFormatter("b"), JsonFormatter("b")):
+        line = formatter.format(record)
+        assert all(text.isprintable() for text in line.split("\n"))
+    assert json.loads(line)["data"] == HOSTILE
+    assert render("a\x1b\x07\x00\x9b") == '"a\\x1b\\x07\\x00\\x9b"'
+
+
 def test_tracebacks_follow() -> None:
     try:
         raise ValueError("boom")

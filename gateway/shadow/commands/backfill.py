@@ -8,6 +8,7 @@ import click
 
 from gateway.shadow.commands.run_async import run_async
 from toolkit.exit_codes import ConfigurationError, ExitCode
+from toolkit.printable import echo
 
 if TYPE_CHECKING:
     from gateway.shadow.cutover.backfill import Backfill
@@ -63,7 +64,7 @@ def backfill(context: click.Context, /, file: str | None, topics: str, quiet: bo
     names = {name.strip() for name in topics.split(",") if name.strip()}
     problems = run_async(_run_backfill, config, names, limits, quiet)
     for problem in problems:
-        click.echo(problem, err=True)
+        echo(problem, err=True)
     if problems:
         sys.exit(ExitCode.FAILED)
 
@@ -115,4 +116,4 @@ async def _run_with_progress(job: "Backfill", quiet: bool) -> None:
         bar.update(job.copied_messages - bar.pos)
     if not quiet:
         copied, total = job.copied_messages - copied_before, job.total_messages
-        click.echo(f"{copied} messages copied; the target has {job.copied_messages} of {total}", err=True)
+        echo(f"{copied} messages copied; the target has {job.copied_messages} of {total}", err=True)

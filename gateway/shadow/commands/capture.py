@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from toolkit.exit_codes import ConfigurationError, ExitCode
+from toolkit.printable import echo, echo_json
 
 if TYPE_CHECKING:
     from gateway.shadow.capture.reader import CaptureFileReader
@@ -116,7 +117,10 @@ def info(files: tuple[str, ...], as_json: bool) -> None:
         for file in opened:
             facts = summarize_file(file)
             damaged = damaged or bool(facts["damage"])
-            click.echo(json.dumps(facts) if as_json else "\n".join(format_file_summary(facts)))
+            if as_json:
+                echo_json(json.dumps(facts).encode())
+            else:
+                echo("\n".join(format_file_summary(facts)))
     sys.exit(ExitCode.REFUSED if damaged else ExitCode.DONE)
 
 
@@ -141,13 +145,13 @@ def dump(files: tuple[str, ...], bodies: bool, **options: Any) -> None:
             ):
                 if isinstance(block_or_damage, Damage):
                     damaged = True
-                    click.echo(
+                    echo(
                         f"{file.path}: at byte {block_or_damage.position}: {block_or_damage.reason}", err=True
                     )
                     continue
                 for record in block_or_damage[1]:
                     if matches_filter(record, record_filter):
-                        click.echo(json.dumps(record_to_json(record, bodies=bodies)))
+                        echo_json(json.dumps(record_to_json(record, bodies=bodies)).encode())
     sys.exit(ExitCode.REFUSED if damaged else ExitCode.DONE)
 
 
@@ -191,10 +195,10 @@ def replay(files: tuple[str, ...], **options: Any) -> None:
     with _open_files(files) as opened:
         plan = plan_replay(opened, _record_filter(options))
         if options["dry_run"]:
-            click.echo("\n".join(format_plan(plan, options["speed"])))
+            echo("\n".join(format_plan(plan, options["speed"])))
             return
         for line in format_damage(plan):
-            click.echo(line, err=True)
+            echo(line, err=True)
         sys.exit(_replay_plan(plan, opened, options))
 
 
@@ -205,15 +209,15 @@ def _replay_plan(plan: "ReplayPlan", files: "list[CaptureFileReader]", options: 
 
     finished = run_async(_run_replay, plan, files, options)
     if options["as_json"]:
-        click.echo(json.dumps(results_to_json(finished)))
+        echo_json(json.dumps(results_to_json(finished)).encode())
     else:
-        click.echo("\n".join(format_results(finished)))
+        echo("\n".join(format_results(finished)))
     resume = finished.find_resume_point()
     if finished.failure:
-        click.echo(f"the target did not answer: {finished.failure}", err=True)
+        echo(f"the target did not answer: {finished.failure}", err=True)
     if resume is not None:
         from_ms, again = resume
-        click.echo(
+        echo(
             f"ended after {finished.finished_count:,} of {finished.step_count:,} requests; "
             f"--from {format_time(from_ms)} resumes and repeats {again:,}; "
             "it does not know earlier transactions, offsets and recalls",

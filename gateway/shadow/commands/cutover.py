@@ -21,6 +21,7 @@ from gateway.shadow.console.client import (
     console_options,
 )
 from toolkit.exit_codes import ConfigurationError, ExitCode
+from toolkit.printable import echo, printable
 
 if TYPE_CHECKING:
     from gateway.shadow.clusters.sync_steps import SyncStep
@@ -42,15 +43,15 @@ def status(file: str | None, address: str | None) -> None:
     show_problems(console)
     moves = console.get("/cutover")["moves"]
     if not moves:
-        click.echo("No topic is being moved. To see what a move needs: rmq-gateway shadow plan TOPIC")
+        echo("No topic is being moved. To see what a move needs: rmq-gateway shadow plan TOPIC")
         return
-    click.echo(render_table(MOVE_COLUMNS, [row for move in moves for row in _move_rows(move)]))
+    echo(render_table(MOVE_COLUMNS, [row for move in moves for row in _move_rows(move)]))
 
 
 def show_problems(console: ConsoleClient) -> None:
     """Print the gateway's present problems in red."""
     for problem in console.get("/status").get("problems", ()):
-        click.secho(f"Problem ({problem['part']}): {problem['problem']}", fg="red")
+        echo(f"Problem ({problem['part']}): {problem['problem']}", fg="red")
 
 
 def _move_rows(move: dict[str, Any]) -> Iterable[dict[str, str]]:
@@ -75,9 +76,9 @@ def plan(topics: tuple[str, ...], group: str | None, file: str | None, address: 
     show_problems(console)
     answer = console.get("/cutover/plan", **query)
     for topic_plan in answer["topics"]:
-        click.echo(f"{topic_plan['topic']}: {topic_plan['state']}")
+        echo(f"{topic_plan['topic']}: {topic_plan['state']}")
         if topic_plan["reason"]:
-            click.echo(f"  no next step: {topic_plan['reason']}")
+            echo(f"  no next step: {topic_plan['reason']}")
         _show_steps(topic_plan["steps"], planned=True)
 
 
@@ -133,10 +134,10 @@ def advance(
     answer = console.post("/cutover/advance", {**step_request, "confirmed": yes})
     if answer.get("confirm"):
         _show_steps(answer["steps"])
-        click.echo(f"{answer['topic']}: {answer['state']}")
-        click.secho(f"{answer['confirm']}.", fg="yellow")
+        echo(f"{answer['topic']}: {answer['state']}")
+        echo(f"{answer['confirm']}.", fg="yellow")
         if not is_interactive():
-            click.echo("The step was not taken. Pass --yes to take it.", err=True)
+            echo("The step was not taken. Pass --yes to take it.", err=True)
             sys.exit(ExitCode.REFUSED)
         if not click.confirm("Take this step?"):
             sys.exit(ExitCode.REFUSED)
@@ -157,8 +158,10 @@ def _offer_read_only(console: ConsoleClient, topic: str) -> None:
     moves = console.get("/cutover")["moves"]
     if any(move["topic"] == topic and move["taken_permissions"] for move in moves):
         return
-    click.echo(f"Messages of {topic} were sent to the primary past the gateway.")
-    if click.confirm(f"Make {topic} read-only at the primary, so that such producers get errors instead?"):
+    echo(f"Messages of {topic} were sent to the primary past the gateway.")
+    if click.confirm(
+        f"Make {printable(topic)} read-only at the primary, so that such producers get errors instead?"
+    ):
         _show_permission(console.post("/cutover/read-only", {"topic": topic}))
 
 
@@ -179,9 +182,9 @@ def read_only(topic: str, undo: bool, file: str | None, address: str | None) -> 
 def _show_permission(answer: dict[str, Any]) -> None:
     if answer["read_only"]:
         brokers = ", ".join(answer["brokers"])
-        click.echo(f"{answer['topic']} is read-only at the primary ({brokers}). A rollback undoes it.")
+        echo(f"{answer['topic']} is read-only at the primary ({brokers}). A rollback undoes it.")
     else:
-        click.echo(f"{answer['topic']} is writable at the primary again.")
+        echo(f"{answer['topic']} is writable at the primary again.")
 
 
 @click.command()
@@ -200,7 +203,7 @@ def is_interactive() -> bool:
 
 def _show_answer(answer: dict[str, Any]) -> None:
     _show_steps(answer["steps"])
-    click.echo(f"{answer['topic']}: {answer['state']}")
+    echo(f"{answer['topic']}: {answer['state']}")
     if not answer["done"]:
         sys.exit(ExitCode.REFUSED)
 
@@ -210,7 +213,7 @@ def _show_steps(steps: Sequence[dict[str, Any]], *, planned: bool = False) -> No
         ready = all(check["ok"] for check in step["checks"]) if planned else step["done"]
         words = ("ready", "not ready") if planned else ("done", "refused")
         name = f"group {step['group']}: " if step["group"] else ""
-        click.echo(f"  {name}{step['from']} -> {step['to']}: {words[0] if ready else words[1]}")
+        echo(f"  {name}{step['from']} -> {step['to']}: {words[0] if ready else words[1]}")
         if step["checks"]:
             _show_checks(step["checks"])
 
@@ -219,10 +222,10 @@ def _show_checks(checks: Sequence[dict[str, Any]]) -> None:
     """Print a row for each check, and below it the reason why it does not hold: a narrow terminal shows all of it."""
     rows = [{**check, "ok": "yes" if check["ok"] else "NO"} for check in checks]
     heading, *lines = render_table(CHECK_COLUMNS, rows, indent=4).split("\n")
-    click.echo(heading)
+    echo(heading)
     width = max(40, shutil.get_terminal_size().columns)
     for check, line in zip(checks, lines, strict=True):
-        click.secho(line, fg=None if check["ok"] else "red")
+        echo(line, fg=None if check["ok"] else "red")
         if check["reason"]:
             indent = " " * 8
             # Commands in the text stay in one piece.
@@ -234,7 +237,7 @@ def _show_checks(checks: Sequence[dict[str, Any]]) -> None:
                 break_long_words=False,
                 break_on_hyphens=False,
             )
-            click.echo("\n".join(wrapped))
+            echo("\n".join(wrapped))
 
 
 @click.command()
@@ -259,11 +262,11 @@ def sync(
     except ConsoleUnreachable:
         rows = _sync_without_gateway(f"{console.host}:{console.port}", request)
     if dry_run:
-        click.secho("Dry run: nothing is changed.", bold=True)
+        echo("Dry run: nothing is changed.", bold=True)
     shown = [row for row in rows if show_all or row["action"] not in QUIET_ACTIONS]
     if shown:
-        click.echo(render_table(SYNC_COLUMNS, [_planned(row) if dry_run else row for row in shown]))
-    click.echo(describe_sync(rows, dry_run=dry_run, show_all=show_all))
+        echo(render_table(SYNC_COLUMNS, [_planned(row) if dry_run else row for row in shown]))
+    echo(describe_sync(rows, dry_run=dry_run, show_all=show_all))
     if any(row["action"] == "failed" for row in rows):
         sys.exit(ExitCode.REFUSED)
 
@@ -292,7 +295,7 @@ def _sync_without_gateway(address: str, request: dict[str, Any]) -> list[dict[st
         raise click.ClickException(
             f"No gateway is running at {address}. Pass -c FILE to copy directly between its clusters."
         )
-    click.echo(f"No gateway is running at {address}; copying directly between the clusters.", err=True)
+    echo(f"No gateway is running at {address}; copying directly between the clusters.", err=True)
     return sync_once(file, settings.get("sets", ()), request)
 
 

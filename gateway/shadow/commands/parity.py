@@ -15,6 +15,7 @@ from gateway.shadow.commands.run_async import run_async
 from gateway.shadow.report.conditions import exit_if, fail_if_option
 from toolkit.conditions import Condition, parse_condition
 from toolkit.exit_codes import ConfigurationError, ExitCode
+from toolkit.printable import echo, echo_json
 
 DEFAULT_CONDITIONS: Final = ("wrong>0", "problems>0")
 PROGRESS_INTERVAL_S: Final = 1.0
@@ -101,13 +102,14 @@ def parity(
         raise ConfigurationError("target.namesrv must be set")
     result = run_async(_compare_clusters, config, topics, begin, end, ParityProgress(quiet))
     value = result.to_value()
-    click.echo(
-        orjson.dumps(value, option=orjson.OPT_INDENT_2).decode() if as_json else describe_parity(value)
-    )
+    if as_json:
+        echo_json(orjson.dumps(value, option=orjson.OPT_INDENT_2))
+    else:
+        echo(describe_parity(value))
     metrics = {name: float(number) for name, number in value.items() if isinstance(number, int | float)}
     exit_if(conditions or [parse_condition(text) for text in DEFAULT_CONDITIONS], metrics)
     if value["empty"]:
-        click.echo(describe_empty(value), err=True)
+        echo(describe_empty(value), err=True)
         raise click.exceptions.Exit(ExitCode.NOTHING)
 
 
@@ -154,7 +156,7 @@ class ParityProgress:
             f"{len(self._counts)} queues, {messages} messages, {wrong} wrong; {queue.topic} {queue.queue_id}"
         )
         end = "\r" if sys.stderr.isatty() else "\n"
-        click.echo(f"{text:<78}{end}", nl=False, err=True)
+        echo(f"{text:<78}{end}", nl=False, err=True)
 
 
 def describe_parity(value: dict[str, Any]) -> str:

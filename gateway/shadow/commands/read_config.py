@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
-import click
+from toolkit.printable import echo
 
 
 def print_old_name(old_path: str, new_path: str) -> None:
     """Print a warning about the old name of a setting."""
-    click.echo(
+    echo(
         f"Warning: setting {old_path} has been renamed to {new_path}; a later version will refuse the old name",
         err=True,
     )

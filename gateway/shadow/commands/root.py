@@ -15,6 +15,7 @@ from gateway.shadow.commands.parity import COMMANDS as COMPARE_COMMANDS
 from gateway.shadow.commands.read_config import read_config
 from gateway.shadow.commands.report import COMMANDS as REPORT_COMMANDS
 from gateway.shadow.console.client import console_from_options, console_options
+from toolkit.printable import echo
 from toolkit.toml_tables import load_table
 
 
@@ -41,9 +42,9 @@ def mode(topic: str | None, mode: str | None, reset: bool, file: str | None, add
     modes, rules, moved = mirror_state["modes"], mirror_state.get("rules", {}), mirror_state.get("moved", ())
     for name, set_mode in sorted(modes.items()):
         why = ", moved" if name in moved else ""
-        click.echo(f"{name}: {set_mode}{why} (its rule: {rules.get(name) or 'none'})")
+        echo(f"{name}: {set_mode}{why} (its rule: {rules.get(name) or 'none'})")
     if not modes:
-        click.echo("No overrides: every topic uses the mode set by its mirror rule.")
+        echo("No overrides: every topic uses the mode set by its mirror rule.")
 
 
 @click.command("console-user")
@@ -66,7 +67,7 @@ def console_user(name: str, role: str) -> None:
         load_table(ConsoleUser, {"name": name, "role": role, "password_hash": hashed}, "console.users")
     except ValueError as error:
         raise click.ClickException(str(error)) from None
-    click.echo(f'[[console.users]]\nname = "{name}"\nrole = "{role}"\npassword_hash = "{hashed}"')
+    echo(f'[[console.users]]\nname = "{name}"\nrole = "{role}"\npassword_hash = "{hashed}"')
 
 
 def _read_password(name: str) -> str:
@@ -125,7 +126,7 @@ def example() -> None:
     """Print a commented configuration file with every setting."""
     from gateway.shadow.config_docs import example_file
 
-    click.echo(example_file(), nl=False)
+    echo(example_file(), nl=False)
 
 
 for _command in (

@@ -12,6 +12,7 @@ import click
 
 from toolkit.conditions import Condition, parse_condition
 from toolkit.exit_codes import ExitCode
+from toolkit.printable import echo
 from toolkit.suggestions import suggest_name
 
 PARITY_PREFIX: Final = "parity."
@@ -70,7 +71,7 @@ def _rename_metrics(condition: Condition) -> Condition:
     for name in (condition.metric, condition.divisor):
         if name not in RENAMED_METRICS:
             continue
-        click.echo(
+        echo(
             f"Warning: metric {name} has been renamed to {RENAMED_METRICS[name]}; "
             "a later version will refuse the old name",
             err=True,
@@ -105,6 +106,6 @@ def exit_if(conditions: Iterable[Condition], metrics: Mapping[str, float]) -> No
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     for line in failures:
-        click.echo(f"failed: {line}", err=True)
+        echo(f"failed: {line}", err=True)
     if failures:
         raise click.exceptions.Exit(ExitCode.REFUSED)

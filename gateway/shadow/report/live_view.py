@@ -8,14 +8,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-import click
-
 from codec.topics import DLQ_PREFIX, RETRY_PREFIX
 from gateway.shadow.clusters.metadata_sync import is_system_topic
 from gateway.shadow.console.client import ConsoleClient, ConsoleUnreachable
 from gateway.shadow.report.optional_packages import import_optional
 from gateway.shadow.report.tables import display_value, label_of
 from toolkit.html_tables import NO_VALUE
+from toolkit.printable import echo, printable_value
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -74,9 +73,9 @@ def watch_gateway(client: ConsoleClient, every_s: float, times: int | None) -> N
             _show_fullscreen(console, refreshes)
         else:
             for live in refreshes:
-                click.echo(format_line(live))
+                echo(format_line(live))
     except KeyboardInterrupt:
-        click.echo()
+        echo()
 
 
 def format_line(live: LiveState) -> str:
@@ -135,7 +134,8 @@ def _poll_console(client: ConsoleClient, every_s: float, times: int | None) -> I
         if done:
             time.sleep(every_s)
         try:
-            last = client.get("/live")
+            # Topics, groups and problems hold what clients sent.
+            last = printable_value(client.get("/live"))
         except ConsoleUnreachable as problem:
             # Wait for a gateway that restarts. If none ever answered, the address is probably wrong.
             if not last:
