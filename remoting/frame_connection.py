@@ -8,9 +8,13 @@ or `FrameConnection._read_loop` waits in a task. Both feed `FrameConnection._fee
 calls the handler of its request code synchronously. All answers of one read are joined into one system call.
 
 Turns. One read may hold thousands of small requests. After ``max_turn_s`` of them the rest stays in ``_input``, the
-socket is not read, and a task (`_continue_feeding`, or the read loop itself) goes on after every other task and peer
-had its turn. Connections that have such a rest share one turn: a hundred of them would otherwise take half a second
-before anybody else is served. A single request is never interrupted: what one costs is bounded by its handler.
+socket is not read, and a task (`_continue_feeding`, or the read loop itself) goes on after other tasks and peers had
+their turn. Connections that have such a rest share one turn: a hundred of them would otherwise take half a second
+before anybody else is served. At most MAX_RESTS_PER_PASS of them go on in one pass of the event loop, in the order in
+which they came, and the others wait: a pass stays short however many there are, and a turn is long enough to be worth
+its task switch. When thousands of sockets are readable at once, the first turn of each is cut so that a round of all
+takes about MAX_ROUND_S. A peer with a single request is served within that round, and a peer that comes later between
+two passes. A single request is never interrupted: what one costs is bounded by its handler.
 
 Back-pressure. `write` never waits: what the kernel does not take is buffered and sent by a task. Above
 ``output_high_watermark_bytes`` no more requests of this peer are decoded until its answers have been sent; above
@@ -27,7 +31,7 @@ Sockets are opened in `remoting.server` and `remoting.client`.
 import logging
 from collections.abc import Callable, Mapping
 from time import monotonic
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import trio
 
@@ -37,12 +41,36 @@ from codec.errors import FrameError
 from remoting.connection import ONEWAY_FLAG, Connection, Handler, encode_failure
 from remoting.foreign_protocols import log_foreign, recognise
 from remoting.limits import ConnectionLimits
+from remoting.reactor import Reactor
 from remoting.transport import Buffer, Transport
 
 log = logging.getLogger(__name__)
 
 LARGE_INPUT_BYTES = 256 * 1024
 RESPONSE_FLAG = 1
+MAX_RESTS_PER_PASS: Final = 8
+"""Number of connections that handle the rest of a read in one pass of the event loop; they share ``max_turn_s``."""
+MAX_ROUND_S: Final = 0.1
+"""Time for the first turns of all sockets that one poll found readable. 64 do not notice it: 1.5 ms for each."""
+_rest_turns: Final[trio.lowlevel.RunVar[trio.Semaphore]] = trio.lowlevel.RunVar("rest turns")
+
+
+def _turns_of_rests() -> trio.Semaphore:
+    """Return the turns of the present event loop: a process may run several loops, in tests."""
+    try:
+        return _rest_turns.get()
+    except LookupError:
+        turns = trio.Semaphore(MAX_RESTS_PER_PASS)
+        _rest_turns.set(turns)
+        return turns
+
+
+def turn_seconds(max_turn_s: float, sharing_turns: int, *, is_rest: bool) -> float:
+    """Return the time for requests of one connection: shorter while ``sharing_turns`` others have a rest to handle."""
+    if is_rest:
+        # Only so many others go on in the same pass.
+        return max_turn_s / (1 + min(sharing_turns, MAX_RESTS_PER_PASS))
+    return min(max_turn_s / (1 + sharing_turns), MAX_ROUND_S / max(1, Reactor.readable_sockets))
 
 
 class FrameConnection(Connection):
@@ -190,18 +218,23 @@ class FrameConnection(Connection):
 
     async def _feed_rest(self) -> None:
         """Handle the rest of what was read, one turn at a time. Before each, the peer has to read its answers."""
+        turns = _turns_of_rests()
         while not self.closed:
             # A peer that does not read its answers gets no further ones.
             await self._wait_drained()
             # Counted while it waits for its turn, so that the others give shorter turns in the meantime.
             FrameConnection._sharing_turns += 1
             try:
-                await trio.lowlevel.checkpoint()
+                # Waits at least until the next pass. First come, first served: a turn that ends wakes the next one.
+                await turns.acquire()
             finally:
                 FrameConnection._sharing_turns -= 1
-            self.idle_ticks = 0
-            if self.closed or self._feed(b""):
-                return
+            try:
+                self.idle_ticks = 0
+                if self.closed or self._feed(b""):
+                    return
+            finally:
+                turns.release()
 
     def _feed(self, data: bytes) -> bool:
         """Handle every whole frame; return False if some are left, because the turn is over or answers are not read."""
@@ -228,7 +261,9 @@ class FrameConnection(Connection):
                     break
                 # A read of one request, the most frequent, pays for no clock.
                 if stop < end and not turn_end_s:
-                    turn_end_s = monotonic() + self.limits.max_turn_s / (1 + FrameConnection._sharing_turns)
+                    turn_end_s = monotonic() + turn_seconds(
+                        self.limits.max_turn_s, FrameConnection._sharing_turns, is_rest=not data
+                    )
                 command = decode_frame(buffer, position + 4, stop, header_bytes)
                 position = stop
                 answer = self._dispatch(command)

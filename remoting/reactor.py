@@ -28,12 +28,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 import trio
 
-MAX_EVENTS: Final = 64
-"""Sockets per poll: few enough that all of them, at a full read each, do not take much longer than a slice."""
+MAX_EVENTS: Final = 1024
+"""Sockets per poll: enough to see how many are readable at once, which bounds the turn of each."""
 DEFAULT_LINGER_S: Final = 0.05
 """Time without traffic, in whole slices, after which the process waits in trio again."""
 DEFAULT_SLICE_S: Final = 0.02
@@ -63,12 +63,16 @@ class Reactor:
     Traffic continues for at most ``slice_s`` without a pass through trio, which takes as long as half a request.
     """
 
+    readable_sockets: ClassVar[int] = 0
+    """Number of sockets of this process that the latest poll found readable; 0 outside of `run_readers`."""
+
     def __init__(self, *, linger_s: float = DEFAULT_LINGER_S, slice_s: float = DEFAULT_SLICE_S) -> None:
         self._epoll = select.epoll()
         self._readers: dict[int, Callable[[], None]] = {}
         self._linger_s = linger_s
         self._slice_s = slice_s
         self._found_s = -math.inf
+        self._found_sockets = 0
         self._trio_fileno = -1
         self._must_stop = False
         self._ready = _RunnableTasks()
@@ -148,6 +152,9 @@ class Reactor:
                 self._uncalled_events = []
             else:
                 self._found_s = clock()
+                self._found_sockets = len(events)
+            # Of the whole poll, also for the last of its sockets: their turns would grow otherwise.
+            Reactor.readable_sockets = self._found_sockets
             pending, are_several = iter(events), len(events) > 1
             for fileno, _ in pending:
                 # A reader before it may have closed this socket.
@@ -162,6 +169,8 @@ class Reactor:
             wait_s = end - clock()
             if runnable_tasks or self._must_stop or wait_s <= 0:
                 break
+        # Tasks have turns of their own, see `remoting.connection`.
+        Reactor.readable_sockets = 0
         return may_wait and clock() < self._found_s + self._linger_s
 
 

@@ -1,5 +1,6 @@
 """Sockets watched by one epoll: every reader is called, other tasks get their turn, ends and resets are noticed."""
 
+import contextlib
 import logging
 import socket
 import struct
@@ -447,3 +448,45 @@ def test_how_long_a_socket_has_waited_for_its_turn_is_known():
     assert len(waited_s) == 2
     assert waited_s[0] >= 0.02
     assert waited_s[1] >= 0.04
+
+
+def test_a_new_client_does_not_wait_for_a_crowd_of_senders():
+    """300 connections send 150 requests each at once; a client that comes behind them is answered early."""
+    senders, requests_each = 300, 150
+    calls, go_on, handlers = [], threading.Event(), echo_handlers()
+
+    def work(connection, command):
+        calls.append(command.opaque)
+        end_s = time.perf_counter() + 25e-6
+        while time.perf_counter() < end_s:
+            pass
+        return encode_command(Command(0, command.opaque, 1))
+
+    handlers.register_raw(2)(lambda context: lambda connection, command: go_on.wait(20) and None)
+    handlers.register_raw(3)(lambda context: work)
+
+    def ask_all(address):
+        """Fill every socket while the event loop is held, so that all of them are readable at once."""
+        batch = encode_command(Command(3, 0)) * requests_each
+        with contextlib.ExitStack() as stack:
+            crowd = [stack.enter_context(socket.create_connection(address)) for _ in range(senders)]
+            for sock in crowd:
+                # Answered once: the server watches this socket from here on.
+                sock.sendall(request(0))
+                assert sock.recv(65536)
+            crowd[0].sendall(encode_command(Command(2, 1)))
+            time.sleep(0.1)
+            for sock in crowd[1:]:
+                sock.sendall(batch)
+            late = stack.enter_context(socket.create_connection(address))
+            late.sendall(encode_command(Command(3, 7)))
+            go_on.set()
+            assert late.recv(65536)
+
+    async def test(nursery):
+        # All requests of a sender fit into one turn.
+        served = Served(nursery, handlers, ConnectionLimits(max_turn_s=0.02))
+        await trio.to_thread.run_sync(ask_all, served.address)
+
+    run(test)
+    assert calls.index(7) < senders * requests_each / 4
