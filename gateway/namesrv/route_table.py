@@ -368,13 +368,15 @@ class RouteTable:
             if member.owner is owner:
                 self._remove_member(broker, broker_id)
 
-    def expire_silent_brokers(self) -> list[object]:
+    def expire_silent_brokers(self, max_routes: int | None = None) -> list[object]:
         """Remove brokers silent for longer than their timeout; return their owners, to be closed.
 
+        With ``max_routes`` it ends after the broker with which that many routes are gone.
         Source: RouteInfoManager.scanNotActiveBroker.
         """
         now = self._now()
         owners = []
+        end_count = -1 if max_routes is None else self._route_count - max_routes
         for broker, broker_id, member in self._all_members():
             if not member.is_local and member.heard_at + member.timeout_ms / 1000 < now:
                 extra = {"broker": broker.name, "address": member.address, "timeout_ms": member.timeout_ms}
@@ -382,6 +384,8 @@ class RouteTable:
                 self._remove_member(broker, broker_id)
                 if member.owner is not None:
                     owners.append(member.owner)
+                if self._route_count <= end_count:
+                    break
         return owners
 
     def _all_members(self) -> list[tuple[RegisteredBroker, int, Member]]:

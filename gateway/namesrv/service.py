@@ -11,7 +11,7 @@ from types import MappingProxyType
 import trio
 
 from gateway.config.process import NamesrvConfig
-from gateway.namesrv.context import build_namesrv, close_silent_brokers, ignore_outcome
+from gateway.namesrv.context import build_namesrv, ignore_outcome, scan_silent_brokers
 from gateway.namesrv.processors import handlers as namesrv_handlers
 from gateway.namesrv.route_table import RouteTable
 from gateway.runtime.metrics import Metric
@@ -85,8 +85,8 @@ class NamesrvService:
             await self.server.serve(listeners)
             nursery.cancel_scope.cancel()
 
-    def _scan(self) -> None:
-        close_silent_brokers(self.namesrv)
+    async def _scan(self) -> None:
+        await scan_silent_brokers(self.namesrv)
 
     async def stop(self) -> None:
         """End `run` after requests in progress are answered."""

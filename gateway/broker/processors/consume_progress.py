@@ -96,7 +96,8 @@ class ListedProgress:
             self.members.append(encode_member(_message_queue(broker, topic, queue_id), progress))
             self.total_diff += progress.broker_offset - progress.consumer_offset
             self.total_inflight_diff += progress.pull_offset - progress.consumer_offset
-            await end_turn(queue_id)
+            # All topics of the answer share a turn: most have fewer queues than one turn lists.
+            await end_turn(len(self.members))
         check_listed_queues(len(self.members))
 
 
@@ -276,7 +277,7 @@ async def get_correction_offsets(
     smallest: dict[int, int] = {}
     for number, group in enumerate(broker.offsets.groups_of_topic(request.topic) - without):
         broker.offsets.lower_to_group(smallest, group, request.topic, broker.store.min_offset)
-        await end_turn(number)
+        await end_turn(number, 1)  # A group may have offsets of thousands of queues.
     compared = broker.offsets.queue_offsets(request.compare_group, request.topic) or {}
     for queue_id, offset in compared.items():
         if smallest.get(queue_id, LONG_MAX) > offset:

@@ -6,9 +6,10 @@ import pytest
 import trio
 
 from gateway.config.process import NamesrvConfig
-from gateway.namesrv.context import build_namesrv, close_silent_brokers
+from gateway.namesrv.context import build_namesrv, close_silent_brokers, scan_silent_brokers
 from gateway.namesrv.registration import Registration
 from remoting.bodies.routes import QueueData
+from remoting.tests.longest_turn import short_turns
 
 
 class Clock:
@@ -68,4 +69,25 @@ def test_owners_that_cannot_be_closed_are_left_alone() -> None:
     )
     clock.seconds = 121
     close_silent_brokers(namesrv)
+    assert namesrv.routes.topic_list().topic_list == []
+
+
+def test_a_thousand_silent_brokers_are_forgotten_in_short_turns() -> None:
+    clock = Clock()
+    namesrv = build_namesrv(NamesrvConfig(), clock, memory=True)
+    for number in range(1000):
+        name = f"b{number}"
+        data = QueueData(broker_name=name)
+        queues = {f"T{topic}": data for topic in range(300)}
+        namesrv.routes.register(
+            Registration(cluster="C", broker_name=name, broker_id=0, address=f"{name}:1", queues=queues),
+            object(),
+        )
+    clock.seconds = 121
+
+    async def scan() -> None:
+        with short_turns():
+            await scan_silent_brokers(namesrv)
+
+    trio.run(scan)
     assert namesrv.routes.topic_list().topic_list == []

@@ -1,4 +1,5 @@
 import pytest
+import trio
 
 from codec.command import Command
 from gateway.broker.statistics.traffic_rates import GROUP_GET
@@ -18,6 +19,7 @@ from remoting.requests.offsets import (
     QueryConsumeTimeSpan,
     QueryCorrectionOffset,
 )
+from remoting.tests.longest_turn import short_turns
 
 
 @pytest.fixture
@@ -216,3 +218,25 @@ def test_an_answer_of_too_many_queues_is_refused(monkeypatch):
     for request in (GetConsumeStats(consumer_group="g"), GetBrokerConsumeStats()):
         with pytest.raises(RequestError, match="would list more than 10 queues"):
             world.ask(request)
+
+
+def test_the_progress_of_thousands_of_topics_is_listed_in_short_turns():
+    """Each topic has fewer queues than one turn lists."""
+    world = World()
+    groups = [world.broker.groups.find_or_create(f"g{number}") and f"g{number}" for number in range(3)]
+    for number in range(2000):
+        world.topic(f"t{number}")
+        for group in groups:
+            world.broker.offsets.commit_offset(group, f"t{number}", 0, 0)
+
+    async def ask_all():
+        async with trio.open_nursery() as nursery:
+            world.connection.nursery = nursery
+            for request in (GetBrokerConsumeStats(), GetConsumeStats(consumer_group="g1")):
+                with short_turns():
+                    assert world.handlers[request.code](world.connection, request.to_command(7)) is None
+                    while not world.connection.written:
+                        await trio.lowlevel.checkpoint()
+                world.connection.written.clear()
+
+    trio.run(ask_all)
