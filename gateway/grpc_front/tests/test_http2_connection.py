@@ -9,7 +9,7 @@ from trio.testing import memory_stream_pair
 
 from gateway.grpc_front import messages as m
 from gateway.grpc_front.framing import frame_message
-from gateway.grpc_front.http2_connection import FREE_RESETS
+from gateway.grpc_front.http2_connection import FREE_RESETS, MAX_SETTINGS_FRAMES, Http2Connection
 from gateway.grpc_front.tests.world import MAX_STREAMS, Client, message, open_front, send_request
 from gateway.tests.cluster import simulated
 from remoting.limits import ConnectionLimits
@@ -57,11 +57,28 @@ async def test_bytes_that_are_not_http2_end_the_connection(cluster):
         "frame too large": PREFACE + settings + b"\xff\xff\xff\0\0\0\0\0\1" + bytes(20_000),
         "window of zero": PREFACE + settings + frame(8, 0, 0, b"\0\0\0\0"),
         "window overflow": PREFACE + settings + frame(8, 0, 0, b"\x7f\xff\xff\xff") * 2,
+        "endless settings": PREFACE + settings * (MAX_SETTINGS_FRAMES + 1),
         "endless headers": PREFACE + settings + frame(1, 0, 1, b"\0") + frame(9, 0, 1, b"") * 200,
     }
     for name, data in hostile.items():
         assert await is_closed_after(front, data), name
     assert await still_serves(front)
+
+
+@simulated
+async def test_windows_that_grow_a_thousand_times_are_used_once_per_piece(cluster, monkeypatch):
+    """Each pass over the answers that wait for a window looks at up to a thousand streams."""
+    passes = []
+    send_queued = Http2Connection._send_queued
+
+    def count_passes(connection):
+        passes.append(connection)
+        send_queued(connection)
+
+    monkeypatch.setattr(Http2Connection, "_send_queued", count_passes)
+    front = await open_front(cluster)
+    await is_closed_after(front, PREFACE + frame(4, 0, 0) + frame(8, 0, 0, b"\0\0\0\1") * 1000)
+    assert 1 <= len(passes) <= 5
 
 
 @simulated
