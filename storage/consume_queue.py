@@ -269,9 +269,14 @@ class ConsumeQueue:
                 high = middle
         return low
 
-    def has_lost_file(self, log_end: int) -> bool:
-        """Return True if a file before the last one begins or ends with an entry that no message can have."""
+    def has_lost_file(self, log_end: int, before: int) -> bool:
+        """Return True if a file before the last one begins or ends with an entry that no message can have.
+
+        Only files of entries below number ``before`` are looked at.
+        """
         for base in self.bases[:-1]:
+            if base + self.file_entries > before:
+                break
             for number in (base, base + self.file_entries - 1):
                 physical_offset, size, _ = self.read_entry(number)
                 if size <= 0 or not 0 <= physical_offset <= log_end:

@@ -13,6 +13,7 @@ machine takes longer than that to start.
 
 import logging
 import threading
+from collections.abc import Callable
 from typing import Final
 
 from codec import fastjson
@@ -40,6 +41,7 @@ class DeletedTopics:
         self._root = root
         self._path = f"{root}/{FILE_NAME}"
         self._lock = threading.Lock()
+        self.deletions_begun = 0
         self._deletions = self._read()
 
     def add(self, topic: str, log_end: int, time_ms: int) -> None:
@@ -49,10 +51,17 @@ class DeletedTopics:
         well.
         """
         with self._lock:
+            self.deletions_begun += 1
             delete_queue_ends(self._files, self._root)
             deletions = {**self._deletions, topic.encode(): (log_end, time_ms)}
             self._write(deletions)
             self._deletions = deletions
+
+    def run_unless_deleted_since(self, deletions_begun: int, write_ends: Callable[[], None]) -> None:
+        """Write the file of queue ends, unless a topic was deleted since its content was read. Thread safe."""
+        with self._lock:
+            if self.deletions_begun == deletions_begun:
+                write_ends()
 
     def has_message(self, message: ScannedMessage) -> bool:
         """Return True for a message of a deleted topic, False for one of a later topic of the same name."""

@@ -19,6 +19,7 @@ and indexes only messages stored after the checkpoint's other times. So the inde
 is written (``announce_end``), and `MessageStore.write_checkpoint` keeps the other times within ``indexed_until_ms``.
 """
 
+import logging
 import struct
 import sys
 import time
@@ -36,6 +37,8 @@ from storage.files import Files, MappedFile
 from storage.index_keys import key_hashes, parse_common_message
 from storage.layout import START
 from storage.log_scan import ScanEnd, ScannedMessage, scan_log
+
+log = logging.getLogger(__name__)
 
 # Begin and end time, begin and end physical offset, slots used, next entry.
 HEADER = struct.Struct(">qqqqii")
@@ -267,6 +270,7 @@ class MessageIndex:
         checkpoint; otherwise it is None.
         Raises StoreFull where even reading them takes room. Source: IndexService.load, 5.4.0.
         """
+        self._delete_files_of_other_sizes()
         for path in list_index_files(self._files, self._directory):
             mapped = self._map_file(path)
             if mapped.readable_until(0) < (used := HEADER_BYTES + self._slots * SLOT_BYTES):
@@ -322,9 +326,28 @@ class MessageIndex:
                 break
         return key_hashes(message.topic, message.properties, self._max_keys)[indexed:]
 
+    @property
+    def _file_bytes(self) -> int:
+        return HEADER_BYTES + self._slots * SLOT_BYTES + self._entries * ENTRY_BYTES
+
+    def _delete_files_of_other_sizes(self) -> None:
+        """Delete the index if maxHashSlotNum or maxIndexNum were changed, so that it is built again from the log.
+
+        A file does not say how many slots it has, and searching it with another number finds nothing.
+        """
+        sizes = {path: self._files.size(path) for path in list_index_files(self._files, self._directory)}
+        if all(size in (0, self._file_bytes) for size in sizes.values()):
+            return
+        extra = {"path": self._directory, "files": len(sizes), "file_bytes": self._file_bytes}
+        log.warning(
+            "index files have another size than maxHashSlotNum and maxIndexNum say, building the index again",
+            extra=extra,
+        )
+        for path in sizes:
+            self._files.delete(path)
+
     def _map_file(self, path: str) -> MappedFile:
-        size = HEADER_BYTES + self._slots * SLOT_BYTES + self._entries * ENTRY_BYTES
-        mapped = self._files.open_mapped(path, size)
+        mapped = self._files.open_mapped(path, self._file_bytes)
         mapped.read_single_pages()
         return mapped
 

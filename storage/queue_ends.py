@@ -2,9 +2,10 @@
 
 Recovery finds the queues by their folders. A queue whose folder is lost would begin anew, at offsets that were given
 out before, and one whose last file is lost would go back to the end of the file before. The file of ends is written at
-each clean close and deleted when a topic is deleted, so that a queue is never at an earlier offset than it says. After
-a crash it holds the ends of the last clean close. Official brokers do not write it. If one has used the store since,
-the file is invalid, which shows in the checkpoint's time. Without the file nothing is compared.
+each clean close, and at a checkpoint if there are new queues. It is deleted when a topic is deleted, so that a queue is
+never at an earlier offset than it says. After a crash it holds the ends of the last of these. Official brokers do not
+write it. If one has used the store since, the file is invalid, which shows in the checkpoint's time. Without the file
+nothing is compared.
 """
 
 import logging
@@ -35,12 +36,15 @@ class QueueRanges:
 
 
 def write_queue_ends(
-    files: Files, root: str, queues: Iterable[ConsumeQueue], log_start: int, checkpoint_ms: int
+    files: Files, root: str, ends: Iterable[tuple[ConsumeQueue, int]], log_start: int, checkpoint_ms: int
 ) -> None:
-    """Write the ranges of all queues durably, with the checkpoint's time. On a full disk the file is left out."""
+    """Write the ranges of all queues durably, with the checkpoint's time. On a full disk the file is left out.
+
+    ``ends``: the offset up to which the entries of each queue are on the disk.
+    """
     ranges: dict[str, dict[str, Range]] = {}
-    for queue in queues:
-        ranges.setdefault(queue.topic, {})[str(queue.queue_id)] = (queue.min_offset, queue.next_offset)
+    for queue, end in ends:
+        ranges.setdefault(queue.topic, {})[str(queue.queue_id)] = (queue.min_offset, end)
     path = f"{root}/{FILE_NAME}"
     content = {"checkpoint": checkpoint_ms, "logStart": log_start, "queues": ranges}
     try:

@@ -355,13 +355,15 @@ class Recovery:
         for (topic, queue_id), (first_offset, end_offset) in self._queue_ranges.ranges.items():
             queue = self._queues.get((topic.encode(), queue_id))
             queue_end = None if queue is None else self._ends.get(queue)
+            # A power cut may have taken any later entries, which the log has.
+            durable_end = end_offset if self._sectors_lost else NO_LIMIT
             if queue is None or queue_end is None:
                 is_whole = end_offset == 0
             else:
                 # A doubtful entry is there: it or its message is damaged, which is dealt with later.
                 is_whole = queue_end.entries >= end_offset or queue_end.is_doubtful
                 is_whole = is_whole and not (nothing_expired and queue.bases[0] > first_offset)
-                is_whole = is_whole and not queue.has_lost_file(self._log.max_offset)
+                is_whole = is_whole and not queue.has_lost_file(self._log.max_offset, durable_end)
             if not is_whole:
                 missing.append(f"{topic}/{queue_id}")
         if missing:

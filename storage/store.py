@@ -71,6 +71,7 @@ log = logging.getLogger(__name__)
 
 MAX_COVERED_BACKLOG_BYTES = 256 << 20
 """Bytes of the log without index that a checkpoint takes into account: reading them again takes a few seconds."""
+QUEUE_ENDS_INTERVAL_S = 10.0
 PROBE_MARGIN_BYTES = 1024
 """Added to the body of a refused message: its header, topic and properties."""
 _DEFAULT_STORE_HOST = bytes((127, 0, 0, 1)) + (10911).to_bytes(4, "big")
@@ -95,6 +96,8 @@ class MessageStore:
         self.disk_full = False
         self.refusal: str | None = None
         self._refused_bytes = 0
+        self._noted_queues: tuple[int, set[tuple[str, int]]] | None = None
+        self._next_queue_ends_s = 0.0
         self.crashed = False
         self.commit_log = CommitLog(
             files, config.commit_log_path, config.commit_log_file_bytes, config.reserve_commit_log_bytes,
@@ -574,6 +577,7 @@ class MessageStore:
         if not confirm_offset:
             # A confirm offset of 0 means that it is unknown, and would not limit what the time vouches for.
             until_ms = 0
+        deletions_begun = self._deleted_topics.deletions_begun
         ends = [(queue, queue.next_offset) for queue in self._queue_set.queues()]
         deleted = self._queue_set.deleted_paths()
         self.flush()
@@ -585,6 +589,23 @@ class MessageStore:
         checkpoint.log_timestamp = checkpoint.queues_timestamp = safe_ms
         checkpoint.confirm_offset = confirm_offset
         checkpoint.write()
+        self._note_new_queues(ends, deletions_begun)
+
+    def _note_new_queues(self, ends: list[tuple[ConsumeQueue, int]], deletions_begun: int) -> None:
+        """Write the ends of queues if there are new ones, so that recovery notices a lost folder after a crash too.
+
+        ``ends`` are on the disk. At most every `QUEUE_ENDS_INTERVAL_S`, because there may be thousands of queues.
+        """
+        noted = (deletions_begun, {(queue.topic, queue.queue_id) for queue, end in ends if end})
+        now_s = self.clock.monotonic()
+        if noted == self._noted_queues or now_s < self._next_queue_ends_s:
+            return
+        self._noted_queues, self._next_queue_ends_s = noted, now_s + QUEUE_ENDS_INTERVAL_S
+        log_start, time_ms = self.commit_log.first_base, self._checkpoint.log_timestamp
+        self._deleted_topics.run_unless_deleted_since(
+            deletions_begun,
+            lambda: write_queue_ends(self.files, self.config.root, ends, log_start, time_ms),
+        )
 
     def _limit_to_indexed(self, until_ms: int, confirm_offset: int) -> int:
         """Return the time up to which all messages below a physical offset are indexed, at most ``until_ms``.
@@ -619,8 +640,9 @@ class MessageStore:
                 self._index_remaining(index_messages)
                 self.write_checkpoint()
                 time_ms = self._checkpoint.log_timestamp
-                log_start, queues = self.commit_log.first_base, self._queue_set.queues()
-                write_queue_ends(self.files, self.config.root, queues, log_start, time_ms)
+                log_start = self.commit_log.first_base
+                last_ends = [(queue, queue.next_offset) for queue in self._queue_set.queues()]
+                write_queue_ends(self.files, self.config.root, last_ends, log_start, time_ms)
                 self.files.delete(self.config.abort_path)
             elif clean:
                 with suppress(FlushFailed):

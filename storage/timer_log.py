@@ -3,12 +3,15 @@
 `timer_wheel.py` points to the newest record of each chain.
 """
 
+import logging
 from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import Final, NamedTuple
 
 from storage.files import Files, MappedFile, read_written
 from storage.layout import mapped_file_name, mapped_file_offsets
+
+log = logging.getLogger(__name__)
 
 RECORD: Final = Struct(">iqiqiqiiq")
 MAGIC_DEFAULT, MAGIC_ROLL, MAGIC_DELETE, MAGIC_PART = 1, 2, 4, 8
@@ -51,14 +54,21 @@ class TimerLog:
     """Files of equal size, each named after the position of its first byte. Source: TimerLog, 5.4.0.
 
     ``end`` is the position of the next record. Call `recover` once after construction; it finds the end.
+    ``file_bytes`` is the size that the files have, whatever the settings say.
     """
 
     def __init__(self, files: Files, directory: str, file_bytes: int) -> None:
         self._files = files
         self._directory = directory
-        self._file_bytes = file_bytes
+        self.file_bytes = file_bytes
         self._mapped: dict[int, MappedFile] = {}
         self._bases = mapped_file_offsets(files.list(directory))
+        if self._bases and (size := files.size(self._path(self._bases[0]))) and size != file_bytes:
+            extra = {"configured": file_bytes, "kept": size}
+            log.warning(
+                "mappedFileSizeTimerLog differs from the files of this store, whose size is kept", extra=extra
+            )
+            self.file_bytes = size
         self._reserved = 0
         self._flushed = 0
         self.end = 0
@@ -74,7 +84,7 @@ class TimerLog:
     def _file(self, base: int) -> MappedFile:
         mapped = self._mapped.get(base)
         if mapped is None:
-            mapped = self._mapped[base] = self._files.open_mapped(self._path(base), self._file_bytes)
+            mapped = self._mapped[base] = self._files.open_mapped(self._path(base), self.file_bytes)
         return mapped
 
     def make_room(self) -> int:
@@ -82,8 +92,8 @@ class TimerLog:
 
         Raises StoreFull; then nothing has changed.
         """
-        base = self.end // self._file_bytes * self._file_bytes
-        if self.end + RECORD.size + _BLANK.size > base + self._file_bytes:
+        base = self.end // self.file_bytes * self.file_bytes
+        if self.end + RECORD.size + _BLANK.size > base + self.file_bytes:
             base = self._roll(base)
         if self.end + RECORD.size + _BLANK.size > self._reserved:
             self._reserve(base, self.end - base + RECORD.size + _BLANK.size)
@@ -94,7 +104,7 @@ class TimerLog:
 
         Its size is written last: a process killed in between leaves a size of zero, which ends the log.
         """
-        base = record.position // self._file_bytes * self._file_bytes
+        base = record.position // self.file_bytes * self.file_bytes
         buffer, at, packed = (
             self._mapped[base].buffer,
             record.position - base,
@@ -106,7 +116,7 @@ class TimerLog:
 
     def _roll(self, base: int) -> int:
         """End the written file and return where the next begins."""
-        following = base + self._file_bytes
+        following = base + self.file_bytes
         # First, because it may fail. Right after opening, no space for the blank record is reserved yet.
         self._file(base).reserve(self.end - base, self.end - base + _BLANK.size)
         self._reserve(following, RECORD.size)
@@ -117,7 +127,7 @@ class TimerLog:
     def _reserve(self, base: int, until: int) -> None:
         file = self._file(base)
         start = max(0, self._reserved - base)
-        end = min(self._file_bytes, until + _RESERVE_BYTES)
+        end = min(self.file_bytes, until + _RESERVE_BYTES)
         file.reserve(start, end)
         self._reserved = base + end
         if base not in self._bases:
@@ -127,8 +137,8 @@ class TimerLog:
         """Return the record at a position; None where the log holds none."""
         if not self.first <= position <= self.end - RECORD.size:
             return None
-        base = position // self._file_bytes * self._file_bytes
-        if position - base + RECORD.size > self._file_bytes:
+        base = position // self.file_bytes * self.file_bytes
+        if position - base + RECORD.size > self.file_bytes:
             return None  # a blank record ends the file, and may be shorter than others
         size, *fields = RECORD.unpack_from(self._file(base).buffer, position - base)
         record = TimerRecord(position, *fields)
@@ -158,7 +168,7 @@ class TimerLog:
         for base in [base for base in self._bases if base > self.end]:
             self._bases.remove(base)
             self._files.delete(self._path(base))
-        base = self.end // self._file_bytes * self._file_bytes
+        base = self.end // self.file_bytes * self.file_bytes
         if base in self._bases:
             file = self._file(base)
             # Records after lost ones would be taken for new ones as soon as the log reaches up to them. The zeros are
@@ -170,10 +180,10 @@ class TimerLog:
     def _is_whole_before(self, end: int, is_whole: Callable[[TimerRecord], bool]) -> bool:
         """Return False if the record that ends here is not whole; a blank at the end of a file is."""
         position = end - RECORD.size
-        return end % self._file_bytes == 0 or is_whole(self._unpack(position))
+        return end % self.file_bytes == 0 or is_whole(self._unpack(position))
 
     def _unpack(self, position: int) -> TimerRecord:
-        base = position // self._file_bytes * self._file_bytes
+        base = position // self.file_bytes * self.file_bytes
         return TimerRecord(position, *RECORD.unpack_from(self._file(base).buffer, position - base)[1:])
 
     def _record_boundary(self, start: int) -> int:
@@ -181,7 +191,7 @@ class TimerLog:
         bases = [base for base in self._bases if base <= start]
         if not bases:
             return self.first
-        inside = min(start - bases[-1], self._file_bytes) // RECORD.size * RECORD.size
+        inside = min(start - bases[-1], self.file_bytes) // RECORD.size * RECORD.size
         if inside and self._size_and_magic(bases[-1], inside - RECORD.size)[0] != RECORD.size:
             return bases[-1]  # No record ends here: scan the whole file.
         return bases[-1] + inside
@@ -194,15 +204,15 @@ class TimerLog:
     def _record_ends(self, position: int) -> Iterator[int]:
         """Yield the ends of valid records from a position on, that position first."""
         yield position
-        while (base := position // self._file_bytes * self._file_bytes) in self._bases:
+        while (base := position // self.file_bytes * self.file_bytes) in self._bases:
             at = position - base
-            if at + _BLANK.size > self._file_bytes:
-                position = base + self._file_bytes
+            if at + _BLANK.size > self.file_bytes:
+                position = base + self.file_bytes
                 continue
             size, magic = self._size_and_magic(base, at)
             if magic == BLANK_MAGIC:
-                position = base + self._file_bytes
-            elif size == RECORD.size and 0 <= magic <= 15 and at + RECORD.size <= self._file_bytes:
+                position = base + self.file_bytes
+            elif size == RECORD.size and 0 <= magic <= 15 and at + RECORD.size <= self.file_bytes:
                 position += RECORD.size
             else:
                 return
@@ -214,7 +224,7 @@ class TimerLog:
         while position < self.end:
             record = self.record_at(position)
             if record is None:
-                position = (position // self._file_bytes + 1) * self._file_bytes
+                position = (position // self.file_bytes + 1) * self.file_bytes
             else:
                 yield record
                 position += RECORD.size
@@ -229,7 +239,7 @@ class TimerLog:
         target = self.end
         if target > self._flushed:
             for base in list(self._bases):
-                if base < target and base + self._file_bytes > self._flushed:
+                if base < target and base + self.file_bytes > self._flushed:
                     self._files.flush(self._path(base))
             self._flushed = target
         return target
@@ -240,7 +250,7 @@ class TimerLog:
         Source: MappedFileQueue.deleteExpiredFileByOffsetForTimerLog, 5.4.0.
         """
         deleted = 0
-        inside = (self._file_bytes - _BLANK.size) // RECORD.size * RECORD.size - RECORD.size
+        inside = (self.file_bytes - _BLANK.size) // RECORD.size * RECORD.size - RECORD.size
         while len(self._bases) > 1:
             last = self.record_at(self._bases[0] + inside)
             if last is None or last.physical_offset >= min_physical_offset:

@@ -94,7 +94,7 @@ class TimerStore:
         """
         position, progress = self._checkpoint.position, self._checkpoint.load_progress()
         has_progress = progress is not None
-        start = position.log_position - (0 if has_progress else self._config.log_file_bytes)
+        start = position.log_position - (0 if has_progress else self._log.file_bytes)
         self._log.recover(start, position.log_position, self._is_message_stored)
         self._check_files(position)
         # Progress is saved without a flush of the logs, so a power cut can leave it ahead of them.
@@ -142,7 +142,7 @@ class TimerStore:
         missing = range(self._log.end, position.log_position)
         if any(slot.last in missing for slot in self._wheel.used_slots()):
             root, check = self._config.root, f"{self._config.config_path}/timercheck"
-            base = self._log.end - self._log.end % self._config.log_file_bytes
+            base = self._log.end - self._log.end % self._log.file_bytes
             raise CorruptionError(
                 f"{root}/timerlog/{mapped_file_name(base)}",
                 self._log.end - base,

@@ -244,3 +244,30 @@ def test_a_killed_process_leaves_an_index_that_need_not_be_built_again():
     store = open_store(files.crash(random.Random(0), lose_unflushed=False), clock, index_entries=100)
     assert store.index.unindexed_bytes == 0
     assert store.query_by_key("t", "k", 64, 0, 1 << 60, catch_up=False) == places[::-1]
+
+
+@pytest.mark.parametrize("changes", [{"index_entries": 100}, {"index_slots": 16}])
+@pytest.mark.parametrize("kill", [True, False])
+def test_an_index_of_another_size_is_built_again(changes, kill, caplog):
+    """The sizes were changed in the settings, which is not damage."""
+    files, clock = CrashFiles(), FakeClock()
+    store = open_store(files, clock)
+    places = append_keys(store, 40)
+    store.build_index()
+    if kill:
+        files = files.crash(random.Random(0), lose_unflushed=False)
+    else:
+        store.close()
+    store = open_store(files, clock, **changes)
+    assert (
+        caplog.text.count("another size than maxHashSlotNum and maxIndexNum say, building the index again")
+        == 1
+    )
+    places += append_keys(store, 3)
+    while store.build_index():
+        pass
+    assert sorted(find(store)) == places
+    store.close()
+    caplog.clear()
+    assert sorted(find(open_store(files, clock, **changes))) == places
+    assert "another size" not in caplog.text

@@ -160,3 +160,22 @@ def damage(files: CrashFiles, physical_offset: int) -> None:
     """Flip a bit in the size of a stored message."""
     base = physical_offset - physical_offset % CONFIG.commit_log_file_bytes
     files.mapped[f"/s/commitlog/{base:020d}"].buffer[physical_offset - base + 3] ^= 1
+
+
+def test_a_queue_folder_removed_after_a_kill_is_built_again(caplog: pytest.LogCaptureFixture) -> None:
+    """The store was never closed cleanly; no message of the queue comes after the checkpoint."""
+    files, clock = CrashFiles(), FakeClock()
+    store = MessageStore.open(CONFIG, files, clock)
+    for number in range(30):
+        store.append(NewMessage("t", number % 2, b"%d" % number, b""))
+    store.write_checkpoint()
+    clock.advance(20_000)
+    for _ in range(10):
+        store.append(NewMessage("t", 1, b"later", b""))
+    store.write_checkpoint()
+    files = files.crash(random.Random(0), lose_unflushed=False)
+    for path in [path for path in files.mapped if path.startswith("/s/consumequeue/t/0/")]:
+        files.delete(path)
+    store = MessageStore.open(CONFIG, files, clock)
+    assert caplog.text.count("queue files are missing, rebuilding all queues from the commit log") == 1
+    assert [store.max_offset("t", 0), store.max_offset("t", 1)] == [15, 25]

@@ -117,7 +117,7 @@ TIMER_DEFECTS: Final = (
         Law.TIMERS,
         change(
             TIMER_LOG,
-            "        return end % self._file_bytes == 0 or is_whole(self._unpack(position))\n",
+            "        return end % self.file_bytes == 0 or is_whole(self._unpack(position))\n",
             "        return True\n",
         ),
         (LOST,),
