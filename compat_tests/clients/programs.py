@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,9 +59,24 @@ def grpc_classes() -> Path:
     return compile_jar([_HERE / "java" / "CommandLoop.java", *_GRPC], "grpc-client-5.0")
 
 
-def run_java(profile: str, namesrv: str, topic: str, count: int, timeout_s: float) -> ProgramResult:
+def run_java(
+    profile: str,
+    namesrv: str,
+    topic: str,
+    count: int,
+    timeout_s: float,
+    properties: Mapping[str, str] | None = None,
+) -> ProgramResult:
+    """Run the Java client. With "-" as `namesrv` it finds one by itself, for example by the properties."""
     with tempfile.TemporaryDirectory() as home:
-        command = java_command(profile, "SendAndConsume", Path(home), heap=HEAP, classes=[java_classes()])
+        command = java_command(
+            profile,
+            "SendAndConsume",
+            Path(home),
+            heap=HEAP,
+            classes=[java_classes()],
+            properties=properties,
+        )
         return _parse_result(run_command([*command, namesrv, topic, str(count)], timeout_s))
 
 

@@ -6,7 +6,7 @@
 import hashlib
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from zipfile import ZipFile
@@ -27,7 +27,7 @@ def java_command(
     *,
     heap: str = "-Xms128m -Xmx512m -XX:+UseSerialGC",
     classes: Sequence[Path] = (),
-    properties: dict[str, str] | None = None,
+    properties: Mapping[str, str] | None = None,
     log: Path | None = None,
     log_level: str = "WARN",
     mapped: bool = True,

@@ -42,8 +42,11 @@ class AdminClient:
     """
 
     def __init__(self, settings: ConnectionSettings) -> None:
-        """Read certificates and secrets; nothing is connected yet. Raises SettingsError."""
-        self.namesrvs = settings.addresses
+        """Read certificates and secrets, and ask an address server for the namesrvs, if one is set.
+
+        No namesrv or broker is connected yet. Raises SettingsError, and NotReached for the address server.
+        """
+        self.namesrvs = settings.find_namesrvs()
         self._namesrvs_in_turn = list(dict.fromkeys(self.namesrvs))
         self.timeout_s = settings.timeout_s
         self._tls = _tls_context(settings)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 DEFAULT_NAMESRV_PORT: Final = 9876
 DEFAULT_PROFILE: Final = "default"
 OFFICIAL_NAMESRV_VARIABLE: Final = "NAMESRV_ADDR"
+ADDRESS_SERVER_VARIABLE: Final = f"{CLIENT_ENVIRONMENT_PREFIX}ADDRESS_SERVER"
 PROFILE_VARIABLE: Final = f"{CLIENT_ENVIRONMENT_PREFIX}PROFILE"
 PROFILES_VARIABLE: Final = f"{CLIENT_ENVIRONMENT_PREFIX}PROFILES"
 SECRET_VARIABLE: Final = f"{CLIENT_ENVIRONMENT_PREFIX}SECRET_KEY"
@@ -35,6 +36,11 @@ class ConnectionSettings:
         lambda: [f"127.0.0.1:{DEFAULT_NAMESRV_PORT}"],
         "addresses of the namesrvs; without a port it is 9876",
         example=["10.0.0.1:9876", "10.0.0.2:9876"],
+    )
+    address_server: str = setting(
+        "",
+        "address server that lists the namesrvs: host[:port] (8080 without a port), or http://host:port/path; "
+        "it replaces namesrv",
     )
     timeout_s: float = setting(5.0, "maximum time for connecting and for each answer", low=0.01, high=3600)
     tls: bool = setting(False, "connect with TLS")
@@ -58,10 +64,23 @@ class ConnectionSettings:
         "", "file with a security token, for servers that require one", is_path=True
     )
 
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """The namesrvs as host:port."""
-        return tuple(map(complete_address, self.namesrv))
+    def find_namesrvs(self) -> tuple[str, ...]:
+        """Return the namesrvs as host:port; an address server is asked for them. Raises SettingsError, NotReached."""
+        if not self.address_server:
+            return tuple(map(complete_address, self.namesrv))
+        from gateway.admin.errors import NotReached
+        from toolkit.address_server import AddressServerError, address_server_url, fetch_namesrv_list
+
+        is_url = "://" in self.address_server
+        url = self.address_server if is_url else address_server_url(self.address_server)
+        try:
+            namesrvs = split_addresses(fetch_namesrv_list(url, self.timeout_s))
+        except AddressServerError as error:
+            raise NotReached(f"{error}. Set another one with --address-server, or use --namesrv.") from error
+        try:
+            return tuple(map(complete_address, namesrvs))
+        except SettingsError as error:
+            raise NotReached(f"address server {url} lists no namesrv: {error}") from error
 
 
 def complete_address(text: str) -> str:
@@ -141,6 +160,11 @@ def load_settings(
         if "secret_key" in layer or "secret_key_file" in layer:  # one of them replaces the other
             merged.pop("secret_key", None)
             merged.pop("secret_key_file", None)
+        if layer.get("namesrv") and layer.get("address_server"):
+            raise SettingsError("set either namesrv (--namesrv) or address_server (--address-server)")
+        if "namesrv" in layer or "address_server" in layer:
+            merged.pop("namesrv", None)
+            merged.pop("address_server", None)
         merged |= layer
     _turn_tls_on(merged)
     settings = load_table(ConnectionSettings, merged)
@@ -184,7 +208,7 @@ def _values_of_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     names[f"{CLIENT_ENVIRONMENT_PREFIX}TIMEOUT"] = "timeout_s"
     values: dict[str, Any] = {}
     official = environment.get(OFFICIAL_NAMESRV_VARIABLE)
-    if official:
+    if official and not environment.get(ADDRESS_SERVER_VARIABLE):
         values["namesrv"] = split_addresses(official)
     for variable, text in sorted(environment.items()):
         if not variable.startswith(CLIENT_ENVIRONMENT_PREFIX) or not text:

@@ -9,6 +9,7 @@ from codec.constants import MASTER_ID
 from gateway.config.flow import FlowSettings
 from gateway.config.keys import key
 from gateway.config.limits import BrokerLimits
+from gateway.config.namesrv_list import NamesrvListSettings
 from gateway.config.pop import PopSettings
 from gateway.config.store import StoreSettings
 
@@ -16,9 +17,9 @@ READ_WRITE = 6
 BROKER_PORT = 10911
 AUTO = "auto"
 NAME = r"[A-Za-z0-9%|_.-]{1,255}"
-_ADDRESS = r"(\[[0-9A-Fa-f:.%]+\]|[^\s;:]+):[0-9]{1,5}"
+ADDRESS = r"(\[[0-9A-Fa-f:.%]+\]|[^\s;:]+):[0-9]{1,5}"
 HOST = r"[^\s;/]+"
-ADDRESSES = rf"|{_ADDRESS}(;{_ADDRESS})*"
+ADDRESSES = rf"|{ADDRESS}(;{ADDRESS})*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class BrokerConfig:
     store: StoreSettings = field(default_factory=StoreSettings)
     flow: FlowSettings = field(default_factory=FlowSettings)
     pop: PopSettings = field(default_factory=PopSettings)
+    namesrv_list: NamesrvListSettings = field(default_factory=NamesrvListSettings)
 
     broker_name: str = key(
         "brokerName",
@@ -290,6 +292,11 @@ class BrokerConfig:
         "keys that cannot be changed by request, separated by ;",
     )
     limits: BrokerLimits = field(default_factory=BrokerLimits)
+
+    @property
+    def address_server(self) -> str:
+        """The URL at which the broker asks for its namesrvs; empty if the configuration names them."""
+        return "" if self.namesrv_addr else self.namesrv_list.url
 
     @property
     def vip_port(self) -> int | None:

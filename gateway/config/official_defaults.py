@@ -65,8 +65,8 @@ BROKER = _parse(
     enableSplitRegistration=false enableStatsMetrics=true enableTransactionMetrics=true
     enabledAppendPropCRC=false endTransactionPoolQueueCapacity=100000 endTransactionThreadPoolNums=12
     estimateAccumulation=true expectConsumerNumUseFilter=32 fastFailIfNoBufferInStorePool=false
-    fetchControllerAddrByDnsLookup=false fetchNameSrvAddrByDnsLookup=false fetchNamesrvAddrByAddressServer=false
-    fetchNamesrvAddrInterval=10000 filterDataCleanTimeSpan=86400000 flushCommitLogLeastPages=4
+    fetchControllerAddrByDnsLookup=false
+    filterDataCleanTimeSpan=86400000 flushCommitLogLeastPages=4
     flushCommitLogTimed=true flushConsumeQueueLeastPages=2 flushConsumeQueueThoroughInterval=60000
     flushConsumerOffsetHistoryInterval=60000 flushLeastPagesWhenWarmMapedFile=4096 forceVerifyPropCRC=false
     forwardTimeout=3000 globalColdReadThreshold=104857600 haFlowControlEnable=false haHousekeepingInterval=20000
@@ -120,7 +120,7 @@ BROKER = _parse(
     timerWarmEnable=false timerWheelSnapshotFlush=false timerWheelSnapshotIntervalMs=10000 topicQueueLockNum=32
     totalReplicas=1 transRocksDBEnable=false transWriteOriginTransHalfEnable=true
     transactionMetricFlushInterval=10000 transferMsgByHeap=true transientStorePoolEnable=false
-    transientStorePoolSize=5 travelCqFileNumWhenGetMessage=1 updateNameServerAddrPeriod=120000 useABSLock=false
+    transientStorePoolSize=5 travelCqFileNumWhenGetMessage=1 useABSLock=false
     useEpollNativeSelector=false usePIDColdCtrStrategy=true useReentrantLockWhenPutMessage=true
     useSingleRocksDBForAllConfigs=false useStaticSubscription=false useTLS=false wakeCommitWhenPutMessage=true
     wakeFlushWhenPutMessage=false warmMapedFileEnable=false writeBufferHighWaterMark=0 writeBufferLowWaterMark=0

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gateway.config.auth import AuthConfig
-from gateway.config.broker import AUTO, BrokerConfig
+from gateway.config.broker import ADDRESS, AUTO, BrokerConfig
 from gateway.config.keys import key
 from gateway.config.limits import NamesrvLimits
 from gateway.config.metrics_export import MetricsExportConfig
@@ -33,6 +33,7 @@ __all__ = [
 
 NAMESRV_PORT = 9876
 LOOPBACK, ALL_ADDRESSES = "127.0.0.1", "0.0.0.0"
+ADDRESS_OR_AUTO = rf"({AUTO}|{ADDRESS})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +284,13 @@ class ProcessConfig:
         "httpHosts",
         "",
         "host names, separated by commas, under which /metrics may be asked for besides addresses and localhost",
+        unofficial=True,
+    )
+    address_server_list: str = key(
+        "addressServerList",
+        AUTO,
+        "namesrvs that httpPort names at /rocketmq/nsaddr, separated by ;. auto: the namesrv of this process",
+        pattern=rf"|{ADDRESS_OR_AUTO}(;{ADDRESS_OR_AUTO})*",
         unofficial=True,
     )
     grpc_port: int = key(

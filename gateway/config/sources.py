@@ -10,7 +10,7 @@ so there an unknown key is a notice, unless the caller is strict.
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -185,9 +185,9 @@ def assemble(role: Role, source_values: Iterable[SourceValue]) -> ServeConfig:
             notices[notice] = None
         else:
             table, key = declared
-            if role == "serve" and source_value.from_file and key.name == "namesrvAddr":
-                if source_value.text.strip(" ;"):
-                    notices[_notice_of_namesrv(source_value)] = None
+            if role == "serve" and source_value.from_file and key.name in _ELSEWHERE:
+                if _ELSEWHERE[key.name](source_value.text):
+                    notices[_notice_of_namesrv(key, source_value)] = None
                 continue
             if _means_default(key, source_value):
                 notices[f"{source_value.origin}: {key.name} is empty, so it has no effect"] = None
@@ -213,12 +213,14 @@ def assemble(role: Role, source_values: Iterable[SourceValue]) -> ServeConfig:
     brokers = () if role == "namesrv" else tuple(_brokers(broker, process))
     _check_ports(namesrv, brokers)
     limits = with_values(ListenerLimits(), values["listener"])
-    if role == "broker" and not broker.namesrv_addr:
+    if role == "broker" and not broker.namesrv_addr and not broker.address_server:
         notices["namesrvAddr is empty: clients cannot find this broker through a namesrv"] = None
     if "bindAddress" not in values["process"]:
         notices |= dict.fromkeys(_unreachable_addresses(broker))
     if brokers and not process.memory and "storePathRootDir" not in values["broker"]:
         notices |= dict.fromkeys(_passed_over_stores())
+    if process.address_server_list not in ("", AUTO) and process.http_port < 0:
+        notices["addressServerList has no effect: set httpPort, where clients find the list"] = None
     export = process.metrics_export
     if export.exporter_type == "PROM" and process.http_port < 0:
         notice = "metricsExporterType=PROM opens no port here: set httpPort, where Prometheus finds /metrics"
@@ -338,6 +340,8 @@ def _unreachable_addresses(broker: BrokerConfig) -> Iterator[str]:
         if address
     ):
         yield f"clients of {broker.namesrv_addr} are sent here, but {remedy}"
+    if broker.address_server:
+        yield f"clients of the namesrvs that {broker.address_server} lists are sent here, but {remedy}"
 
 
 def _passed_over_stores() -> Iterator[str]:
@@ -359,15 +363,31 @@ def _readable_secrets(path: str) -> Iterator[str]:
         yield f"{path} has passwords, and other accounts can read it: chmod 600 {path}"
 
 
-def _notice_of_namesrv(source_value: SourceValue) -> str:
+def _names_any(text: str) -> bool:
+    return bool(text.strip(" ;"))
+
+
+def _is_on(text: str) -> bool:
+    return text.strip().lower() == "true"
+
+
+_ELSEWHERE: Mapping[str, Callable[[str], bool]] = {
+    "namesrvAddr": _names_any,
+    "fetchNamesrvAddrByAddressServer": _is_on,
+}
+"""Keys that make a broker register with other servers, by the test that a value does so."""
+
+
+def _notice_of_namesrv(key: Key, source_value: SourceValue) -> str:
     """Return that a file's namesrvs are not registered with.
 
     The file is usually that of another broker, whose clients would be sent to this one.
     """
-    address = source_value.text.strip()
+    text = source_value.text.strip()
+    flag = f'--register-at "{text}"' if key.name == "namesrvAddr" else f"--set {key.name}={text}"
     return (
-        f"{source_value.origin}: namesrvAddr={address} is ignored, because `serve` has a namesrv of its own. "
-        f'To register there as well, pass --register-at "{address}"'
+        f"{source_value.origin}: {key.name}={text} is ignored, because `serve` has a namesrv of its own. "
+        f"To register there as well, pass {flag}"
     )
 
 

@@ -120,8 +120,7 @@ REASONS: dict[str, str] = {
         metricsOtelCardinalityLimit metricsPromExporterPort metricsPromExporterHost
     """,
     "is not configurable yet": """
-        fetchNameSrvAddrByDnsLookup fetchNamesrvAddrByAddressServer fetchNamesrvAddrInterval
-        updateNameServerAddrPeriod accountStatsEnable accountStatsPrintZeroValues maxStatsIdleTimeInMinutes
+        accountStatsEnable accountStatsPrintZeroValues maxStatsIdleTimeInMinutes
         disableConsumeIfConsumerReadSlowly consumerFallbehindThreshold enableCalcFilterBitMap
         expectConsumerNumUseFilter maxErrorRateOfBloomFilter filterDataCleanTimeSpan
         realTimeNotifyConsumerChange cleanOfflineBrokerInterval transactionMetricFlushInterval

@@ -37,6 +37,8 @@ MAX_QUOTED_CHARS: Final = 100
 Answer = dict[str, Any] | Page
 Route = Callable[[dict[str, Any]], Answer | Awaitable[Answer]]
 Section = Callable[[], Any]
+OpenPage = Callable[[str, str, str], Page]
+"""From the path, the client's host, and the host at which its request arrived; raises ConsoleError."""
 
 
 class RouteRegistry(Protocol):
@@ -72,6 +74,7 @@ class Console:
         self._port_setting = port_setting
         self._routes: dict[tuple[str, str], Route] = {}
         self._probes: set[str] = set()
+        self._open_pages: dict[str, OpenPage] = {}
         self._sections: dict[str, Section] = {}
         self._access = ConsoleAccess(settings, needs_action_header=needs_action_header)
         self._acceptor = acceptor or listener_acceptor(settings.tls, "console.tls")
@@ -99,6 +102,10 @@ class Console:
         """
         self._add_route("GET", path, function)
         self._probes.add(path)
+
+    def add_open_pages(self, prefix: str, function: OpenPage) -> None:
+        """Serve GET requests of all paths that begin with a prefix to anybody, as `add_probe` does."""
+        self._open_pages[prefix] = function
 
     def add_section(self, name: str, function: Section) -> None:
         """Show the result of ``function`` at `/status` under a name; it must be quick.
@@ -137,14 +144,14 @@ class Console:
             await trio.sleep(RELOAD_INTERVAL_S)
             await self._acceptor.reload_if_changed()
 
-    async def serve_connection(self, stream: trio.abc.Stream, address: str = "") -> None:
-        """Answer one request of a connection from an address, and close it."""
+    async def serve_connection(self, stream: trio.abc.Stream, address: str = "", local: str = "") -> None:
+        """Answer one request of a connection from an address to a host of this machine, and close it."""
         import h11  # only servers with a console need it
 
         connection = HttpConnection(stream, self.settings)
         async with stream:
             try:
-                page = await self._receive_and_work(connection, address)
+                page = await self._receive_and_work(connection, address, local)
             except ConsoleError as error:
                 page = error.status, _error_page(error)
             except (trio.BrokenResourceError, trio.ClosedResourceError, h11.RemoteProtocolError):
@@ -154,7 +161,9 @@ class Console:
                 with self._idle.wait_for_client():
                     await connection.send_answer(*page)
 
-    async def _receive_and_work(self, connection: HttpConnection, address: str) -> tuple[int, Page] | None:
+    async def _receive_and_work(
+        self, connection: HttpConnection, address: str, local: str
+    ) -> tuple[int, Page] | None:
         """Return status and answer; None if the client ended first, or was too slow while others were waiting."""
         received: tuple[HttpRequest, Route, dict[str, Any]] | None = None
         caller: Caller | None = None
@@ -162,9 +171,9 @@ class Console:
             request = await connection.read_head()
             if request is None:
                 return None
-            if request.path not in self._probes:
+            if not self._is_open(request.path):
                 caller = await self._access.authorize(request, address)
-            route = self._find_route(request)
+            route = self._find_route(request, address, local)
             body = await connection.read_body()
             if body is None:
                 return None
@@ -184,7 +193,7 @@ class Console:
     async def _work(self, request: HttpRequest, route: Route, parameters: dict[str, Any]) -> tuple[int, Page]:
         try:
             with trio.move_on_after(self.settings.answer_timeout_s):
-                if request.path in self._probes:
+                if self._is_open(request.path):
                     return 200, await _call_route(route, parameters)
                 async with self._workers.occupy_worker():
                     return 200, await _call_route(route, parameters)
@@ -224,7 +233,7 @@ class Console:
         try:
             stream = await self._open_stream(sock, transport)
             if stream is not None:
-                await self.serve_connection(stream, transport.remote[0])
+                await self.serve_connection(stream, transport.remote[0], transport.local[0])
         except Exception:
             log.exception("console connection failed")
 
@@ -243,15 +252,25 @@ class Console:
             return trio.SocketStream(trio.socket.from_stdlib_socket(sock))
         return TransportStream(accepted)
 
-    def _find_route(self, request: HttpRequest) -> Route:
+    def _is_open(self, path: str) -> bool:
+        """Tell whether a path is served without token and worker."""
+        return path in self._probes or self._open_page(path) is not None
+
+    def _open_page(self, path: str) -> OpenPage | None:
+        return next((page for prefix, page in self._open_pages.items() if path.startswith(prefix)), None)
+
+    def _find_route(self, request: HttpRequest, address: str, local: str) -> Route:
         method = "GET" if request.method == "HEAD" else request.method
         route = self._routes.get((method, request.path))
         if route is not None:
             return route
-        paths = sorted({path for _, path in self._routes})
-        if request.path in paths:
-            raise ConsoleError(f"{method[:MAX_QUOTED_CHARS]} is not served at {request.path}", 405)
+        open_page = self._open_page(request.path)
+        if open_page is not None and method == "GET":
+            return lambda _: open_page(request.path, address, local)
+        paths = sorted({path for _, path in self._routes} | self._open_pages.keys())
         shown = request.path[:MAX_QUOTED_CHARS]
+        if request.path in paths or open_page is not None:
+            raise ConsoleError(f"{method[:MAX_QUOTED_CHARS]} is not served at {shown}", 405)
         raise ConsoleError(f"no route {shown}; known routes: {', '.join(paths)}", 404)
 
 

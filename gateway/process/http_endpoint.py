@@ -1,4 +1,4 @@
-"""The HTTP port of a server: `/healthz`, `/readyz` and `/metrics`, for orchestrators and Prometheus.
+"""The HTTP port of a server: `/healthz`, `/readyz`, `/metrics`, and the list of namesrvs at `/rocketmq/nsaddr`.
 
 The HTTP server itself is in `gateway.http_server`; the shadow gateway has more routes on its own.
 """
@@ -10,6 +10,7 @@ from gateway.config.process import ProcessConfig, TlsConfig
 from gateway.http_server.errors import ConsoleError
 from gateway.http_server.server import Console
 from gateway.http_server.settings import ConsoleSettings, is_loopback
+from gateway.process.address_server import PATH_PREFIX, AddressServer
 from gateway.runtime.metrics import MetricRegistry
 from gateway.runtime.server_tls import build_http_acceptor
 from gateway.runtime.supervise import TaskSupervisor
@@ -60,7 +61,11 @@ class Readiness:
 
 
 def build_http_endpoint(
-    config: ProcessConfig, tls: TlsConfig, metrics: MetricRegistry, readiness: Readiness
+    config: ProcessConfig,
+    tls: TlsConfig,
+    metrics: MetricRegistry,
+    readiness: Readiness,
+    namesrvs: AddressServer | None = None,
 ) -> Console | None:
     """Return the endpoint, None when ``httpPort`` is -1.
 
@@ -83,4 +88,6 @@ def build_http_endpoint(
     acceptor = build_http_acceptor(tls, config.http_tls)
     console = Console(settings, metrics, METRIC_PREFIX, port_setting="httpPort", acceptor=acceptor)
     console.add_probe("/readyz", readiness.report)
+    if namesrvs is not None:
+        console.add_open_pages(PATH_PREFIX, namesrvs.list_page)
     return console

@@ -17,6 +17,7 @@ from gateway.config.process import BrokerConfig, ServeConfig
 from gateway.config.tls import TlsConfig
 from gateway.namesrv.service import NamesrvService, namesrv_metrics
 from gateway.process.access import SAVE_INTERVAL_S
+from gateway.process.address_server import AddressServer
 from gateway.process.grpc_endpoint import GrpcEndpoint, build_grpc_endpoint
 from gateway.process.http_endpoint import METRIC_PREFIX, Readiness, build_http_endpoint, failing_tasks
 from gateway.process.metrics_export import build_metrics_push
@@ -82,6 +83,7 @@ class Server:
         self._parts = ProcessParts.build(config, run_blocking)
         self._tasks = TaskSupervisor("process")
         self._namesrv = self._build_namesrv()
+        self._namesrv_port: int | None = None
         self._brokers = self._build_brokers()
         self._grpc = build_grpc_endpoint(config, self._parts)
         self._signals = StopSignals(counts_signals=link is None)
@@ -91,7 +93,8 @@ class Server:
         self._metrics.register(self._part_metrics)
         self._metrics.register_remote(self._brokers.remote_metrics)
         self._readiness = Readiness(self._supervisors, self._brokers.find_troubles)
-        self._http = build_http_endpoint(config.process, config.tls, self._metrics, self._readiness)
+        namesrvs = AddressServer(config, lambda: self._namesrv_port)
+        self._http = build_http_endpoint(config.process, config.tls, self._metrics, self._readiness, namesrvs)
         self._push = build_metrics_push(config.process.metrics_export, self._metrics, METRIC_PREFIX)
         if self._push is not None:
             self._metrics.register(self._push.metrics)
@@ -188,6 +191,7 @@ class Server:
         if self._namesrv is None:
             return None
         listeners = self._parts.listen(self._namesrv.namesrv.config.listen_port, "namesrv.listenPort")
+        self._namesrv_port = listeners[0].getsockname()[1]
         nursery.start_soon(self._namesrv.run, listeners)
         return format_address(listeners[0])
 
@@ -285,10 +289,10 @@ def describe_access(auth: AuthConfig) -> str:
 def _warn_of_registrations(config: ServeConfig) -> None:
     """Warn of brokers that also register elsewhere: clients of those namesrvs are sent here."""
     for broker in config.brokers:
-        if broker.namesrv_addr:
+        if namesrvs := broker.namesrv_addr or broker.address_server:
             log.warning(
                 "registers with namesrvs elsewhere, whose clients are sent here",
-                extra={"broker": broker.broker_name, "namesrvs": broker.namesrv_addr},
+                extra={"broker": broker.broker_name, "namesrvs": namesrvs},
             )
 
 
@@ -303,4 +307,6 @@ def _next_step_of_remoting(config: ServeConfig, namesrv: str | None) -> str:
     registers = ", ".join(sorted({broker.namesrv_addr for broker in config.brokers if broker.namesrv_addr}))
     if registers:
         return f"give clients the namesrv address {registers}"
+    if servers := ", ".join(sorted({broker.address_server for broker in config.brokers} - {""})):
+        return f"give clients a namesrv address that {servers} lists"
     return "set namesrvAddr: without it no client finds this broker"

@@ -35,13 +35,17 @@ def find_default_gateway(routes: Path = ROUTES) -> str | None:
     return None
 
 
+def host_for(gateway: str | None, remote: str, local: str) -> str:
+    """Return the host that a client can dial: 127.0.0.1 if it runs on the container's host."""
+    return HOST_OF_PUBLISHED_PORTS if remote in (gateway, local) else local
+
+
 def show_loopback_to_host(gateway: str | None, build: ConnectionType = FrameConnection) -> ConnectionType:
     """Return a type of connections in which 127.0.0.1 is the local address for clients on the host."""
 
     def build_connection(transport: Transport, *parts: Any) -> FrameConnection:
         host, port = transport.local
-        if transport.remote[0] in (gateway, host):
-            transport.local = (HOST_OF_PUBLISHED_PORTS, port)
+        transport.local = (host_for(gateway, transport.remote[0], host), port)
         return build(transport, *parts)
 
     return build_connection

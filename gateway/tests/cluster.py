@@ -18,6 +18,7 @@ from codec.properties import encode_properties
 from codec.topics import DEFAULT_TOPIC, retry_topic
 from gateway.auth.access_control import Accounts
 from gateway.broker.assembly.build import build_broker
+from gateway.broker.assembly.namesrv_lookup import FetchList, NamesrvLookup, ResolveHost
 from gateway.broker.assembly.registration import Registrar
 from gateway.broker.assembly.service import BrokerService
 from gateway.broker.broker import Broker
@@ -45,6 +46,7 @@ from remoting.server import ServerLimits
 from remoting.tests.virtual import AsyncTest, set_signature
 from remoting.transport import StreamTransport
 from storage.files import Files, MemoryFiles
+from toolkit.address_server import AddressServerError
 
 Address = tuple[str, int]
 
@@ -77,6 +79,14 @@ async def inline(work: Callable[[], Any]) -> Any:
     """Run blocking work in the event loop."""
     await trio.lowlevel.checkpoint()
     return work()
+
+
+async def no_list(url: str) -> str:
+    raise AddressServerError(f"address server {url}: nobody there")
+
+
+async def no_address(host: str) -> list[str]:
+    raise OSError(f"{host} is not known")
 
 
 def simulated(test: AsyncTest) -> Callable[..., None]:
@@ -179,9 +189,14 @@ class Cluster:
         local: Node | None = None,
         guard: Guard = NO_GUARD,
         accounts: Accounts | None = None,
+        fetch_list: FetchList | None = None,
+        resolve_host: ResolveHost | None = None,
         **settings: Any,
     ) -> Node:
-        """Start a broker. `local` is a namesrv of the same process."""
+        """Start a broker. `local` is a namesrv of the same process.
+
+        `fetch_list` stands for the address server, and `resolve_host` for DNS.
+        """
         host = host or f"10.0.1.{len(self.nodes)}"
         remote = f"{NAMESRV[0]}:{NAMESRV[1]}" if NAMESRV in self.nodes and local is None else ""
         config = broker_config(
@@ -194,7 +209,8 @@ class Cluster:
         )  # fmt: skip
         service = BrokerService(broker, limits or ConnectionLimits(), ServerLimits(), inline, guard=guard)
         routes = local.service.routes if local is not None else None
-        registrar = Registrar(broker, PORT, routes, self.client)
+        lookup = NamesrvLookup(config, fetch_list or no_list, resolve_host or no_address)
+        registrar = Registrar(broker, PORT, routes, self.client, lookup=lookup)
         registrar.register_locally()
         return await self._start(Node(service, (host, PORT), registrar))
 

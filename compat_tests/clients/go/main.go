@@ -1,5 +1,6 @@
 // Sends messages with the official Go client, consumes them, and prints a JSON line with the messages acknowledged (sent),
 // the different messages received (distinct) and the deliveries in all. Arguments: namesrv topic count ["transactions"].
+// For the namesrv there may be the URL of an address server (http://…).
 // With "transactions" each message is sent in a transaction; with "send" nothing is consumed, and the first error ends
 // the program. A feature's name instead of a count runs that feature: see features.go. Requests are signed with the keys
 // in the environment variables COMPAT_ACCESS_KEY and COMPAT_SECRET_KEY, if they are set.
@@ -10,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -113,9 +115,17 @@ func receive(servers primitive.NsResolver, topic string, count int64) (int, int6
 	return len(seen), deliveries
 }
 
+// resolver finds the namesrvs: at an address server if a URL is given.
+func resolver(namesrv string) primitive.NsResolver {
+	if strings.HasPrefix(namesrv, "http://") {
+		return primitive.NewHttpResolver("DEFAULT", namesrv)
+	}
+	return primitive.NewPassthroughResolver([]string{namesrv})
+}
+
 func main() {
 	rlog.SetLogLevel("error")
-	servers := primitive.NewPassthroughResolver([]string{os.Args[1]})
+	servers := resolver(os.Args[1])
 	if _, known := features[os.Args[3]]; known || os.Args[3] == "request" {
 		show(os.Args[3], servers, os.Args[2])
 		return

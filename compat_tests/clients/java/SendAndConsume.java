@@ -4,6 +4,7 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
+import org.apache.rocketmq.client.ClientConfig;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
@@ -15,7 +16,8 @@ import org.apache.rocketmq.common.message.MessageExt;
 
 /**
  * Sends messages from a few threads, consumes them, and prints a JSON line with the messages acknowledged (sent), the
- * different messages received (distinct) and the deliveries in all. Arguments: namesrv topic count.
+ * different messages received (distinct) and the deliveries in all. Arguments: namesrv topic count. With "-" for the
+ * namesrv the clients find one by themselves.
  */
 public final class SendAndConsume {
     private static final int THREADS = 4;
@@ -30,7 +32,7 @@ public final class SendAndConsume {
         Map<String, AtomicInteger> seen = new ConcurrentHashMap<>();
         CountDownLatch left = new CountDownLatch(count);
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(topic + "_group");
-        consumer.setNamesrvAddr(args[0]);
+        setNamesrv(consumer, args[0]);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(topic, "*");
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
@@ -50,9 +52,15 @@ public final class SendAndConsume {
         Runtime.getRuntime().halt(0);
     }
 
+    private static void setNamesrv(ClientConfig client, String namesrv) {
+        if (!"-".equals(namesrv)) {
+            client.setNamesrvAddr(namesrv);
+        }
+    }
+
     private static int send(String namesrv, String topic, int count) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer(topic + "_producer");
-        producer.setNamesrvAddr(namesrv);
+        setNamesrv(producer, namesrv);
         producer.setSendMsgTimeout(30_000); // the first sends of a cold JVM on a busy machine take more than the usual 3 s
         producer.start();
         AtomicInteger next = new AtomicInteger();

@@ -55,6 +55,13 @@ _CONNECTION_OPTIONS: Final = (
             "help": "Address of a namesrv; repeatable, or several with ; between them (default: 127.0.0.1:9876).",
         },
     ),
+    (
+        ("--address-server",),
+        {
+            "metavar": "HOST[:PORT]",
+            "help": "Address server that lists the namesrvs, or its URL; instead of --namesrv.",
+        },
+    ),
     (("--profile",), {"metavar": "NAME", "help": "Table of the profiles file with these settings."}),
     (
         ("--profiles",),

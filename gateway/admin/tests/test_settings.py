@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.admin.errors import NotReached
 from gateway.admin.settings import (
     ConnectionSettings,
     complete_address,
@@ -32,7 +33,7 @@ def profiles(tmp_path: Path) -> Path:
 
 def test_defaults() -> None:
     settings = load_settings({}, {})
-    assert (settings.addresses, settings.timeout_s, settings.tls) == (("127.0.0.1:9876",), 5.0, False)
+    assert (settings.find_namesrvs(), settings.timeout_s, settings.tls) == (("127.0.0.1:9876",), 5.0, False)
 
 
 @pytest.mark.parametrize(
@@ -59,9 +60,70 @@ def test_the_official_variable_is_read_below_our_own() -> None:
     assert load_settings({}, {"NAMESRV_ADDR": "o:1", f"{PREFIX}NAMESRV": "e:1"}).namesrv == ["e:1"]
 
 
+@pytest.mark.parametrize(
+    ("flags", "environment", "expected"),
+    [
+        ({"address_server": "f"}, {"NAMESRV": "e:1"}, ("f", False)),
+        ({"namesrv": ("f:1",)}, {"ADDRESS_SERVER": "e"}, ("", True)),
+        ({}, {"ADDRESS_SERVER": "e"}, ("e", False)),
+        ({"profile": "plain"}, {"ADDRESS_SERVER": "e"}, ("", True)),
+    ],
+)
+def test_an_address_server_and_namesrvs_replace_one_another(
+    profiles: Path, flags: dict[str, object], environment: dict[str, str], expected: tuple[str, bool]
+) -> None:
+    variables = {PREFIX + name: value for name, value in environment.items()}
+    settings = load_settings({**flags, "profiles": str(profiles)}, variables)
+    has_namesrvs = settings.namesrv != ["127.0.0.1:9876"]
+    assert (settings.address_server, has_namesrvs) == expected
+
+
+def test_our_own_variable_of_the_address_server_wins_over_the_official_one_of_namesrvs() -> None:
+    variables = {"NAMESRV_ADDR": "o:1", f"{PREFIX}ADDRESS_SERVER": "e"}
+    assert load_settings({}, variables).address_server == "e"
+
+
+def test_one_source_sets_either_an_address_server_or_namesrvs() -> None:
+    with pytest.raises(SettingsError, match="set either namesrv"):
+        load_settings({"namesrv": ("f:1",), "address_server": "f"}, {})
+
+
+@pytest.mark.parametrize(
+    ("setting", "url"),
+    [
+        ("lists", "http://lists:8080/rocketmq/nsaddr"),
+        ("lists:80", "http://lists:80/rocketmq/nsaddr"),
+        ("http://lists/rocketmq/nsaddr-unit", "http://lists/rocketmq/nsaddr-unit"),
+    ],
+)
+def test_the_address_server_is_asked_for_the_namesrvs(
+    setting: str, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests = []
+
+    def answer(asked: str, timeout_s: float) -> str:
+        requests.append((asked, timeout_s))
+        return "a:1; b"
+
+    monkeypatch.setattr("toolkit.address_server.fetch_namesrv_list", answer)
+    settings = load_settings({"address_server": setting, "timeout_s": 2.0}, {})
+    assert requests == []
+    assert settings.find_namesrvs() == ("a:1", "b:9876")
+    assert requests == [(url, 2.0)]
+
+
+def test_an_address_server_that_lists_no_namesrv_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = load_settings({"address_server": "127.0.0.1:1"}, {})
+    with pytest.raises(NotReached, match=r"http://127.0.0.1:1/rocketmq/nsaddr: .*--address-server"):
+        settings.find_namesrvs()
+    monkeypatch.setattr("toolkit.address_server.fetch_namesrv_list", lambda *_: "a:x")
+    with pytest.raises(NotReached, match="lists no namesrv"):
+        settings.find_namesrvs()
+
+
 def test_settings_of_a_profile(profiles: Path) -> None:
     settings = load_settings({"profile": "production", "profiles": str(profiles)}, {})
-    assert settings.addresses == ("a:1", "b:9876")
+    assert settings.find_namesrvs() == ("a:1", "b:9876")
     assert (settings.timeout_s, settings.tls_ca, settings.access_key) == (9.0, "/ca.pem", "ops")
     assert settings.tls, "an authority implies TLS"
 

@@ -3,6 +3,9 @@
 Source: BrokerController.registerBrokerAll and BrokerOuterAPI, 5.4.0. Deviation: one connection to each namesrv stays
 open and a lost one is noticed at once, so that a namesrv that restarts knows its brokers after a second. With the
 namesrv of the same process only changed topics are registered, and periodically those that it lacks.
+
+The list of namesrvs may change (`namesrv_lookup.py`). A namesrv that leaves it stays registered with for the time in
+which clients read the list again, because they would find no route there any more.
 """
 
 import logging
@@ -10,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from copy import copy
 from functools import partial
+from math import inf
 from typing import Final
 
 import trio
@@ -17,13 +21,13 @@ import trio
 from codec.command import Command
 from codec.constants import ResponseCode
 from codec.hashing import crc32
-from codec.java_numbers import parse_integer_or
 from codec.topics import READ_WRITE
+from gateway.broker.assembly.namesrv_lookup import Address, NamesrvLookup, split_addresses
 from gateway.broker.broker import Broker
 from gateway.broker.messages.advertised_hosts import AUTO
 from gateway.broker.topics.topic_table import TopicChange
 from gateway.namesrv.addresses import join_address
-from gateway.namesrv.registration import MAX_PORT, REPLICATES_FIELD, Registration, queue_data
+from gateway.namesrv.registration import REPLICATES_FIELD, Registration, queue_data
 from gateway.namesrv.route_table import RouteTable
 from remoting.bodies.registration import RegisterBrokerBody
 from remoting.bodies.routes import TopicRouteData
@@ -45,6 +49,8 @@ RETRY_INTERVAL_S: Final = 1.0
 LIVENESS_TIMEOUT_S: Final = 3.0
 """Time in which the owner of a broker name must accept a connection to count as alive."""
 UNREGISTER_TIMEOUT_S: Final = 1.0
+RETIREMENT_S: Final = 150.0
+"""Time for which a namesrv that left the list stays registered with. Stock clients read the list every 120 s."""
 UNHURRIED_TOPICS: Final = 1_000
 PAUSE_S_PER_TOPIC: Final = 20e-6
 """Encoding takes 2 us for each topic and decoding 4 us, so a broker whose topics change all the time spends a tenth of
@@ -58,18 +64,6 @@ class NameTaken(Exception):
 
 
 FAILURES: Final = (OSError, RemotingClosed, RemotingTimeout, RequestError, NameTaken)
-
-
-def split_addresses(text: str) -> list[tuple[str, int]]:
-    """Parse ``host:port;host:port`` (IPv6 hosts in brackets). Raise ValueError that names the invalid part."""
-    pairs = []
-    for part in filter(None, (part.strip() for part in text.split(";"))):
-        host, colon, port = part.rpartition(":")
-        number = parse_integer_or(port, -1)
-        if not colon or not host or not 0 <= number <= MAX_PORT:
-            raise ValueError(f"namesrvAddr: {part} is not host:port")
-        pairs.append((host.strip("[]"), number))
-    return pairs
 
 
 def permission_mask(broker_permission: int) -> int:
@@ -93,6 +87,7 @@ class Registrar:
 
     ``local`` is the route table of the namesrv in this process, if there is one. ``open_supervisor`` opens the
     connection to a supervisor whose namesrv the broker registers with as well. ``sign`` signs requests to namesrvs.
+    ``lookup`` has the other namesrvs; None for those of the configuration.
     """
 
     def __init__(
@@ -103,6 +98,7 @@ class Registrar:
         dial: Dial = open_client,
         open_supervisor: OpenConnection | None = None,
         sign: Callable[[Command], None] | None = None,
+        lookup: NamesrvLookup | None = None,
     ) -> None:
         self._sign = sign
         self._dial = dial
@@ -111,14 +107,23 @@ class Registrar:
         self._broker = broker
         self._port = port
         self._local = local
-        self._connections = [
-            NamesrvConnection(self, join_address(*address), partial(dial, *address))
-            for address in split_addresses(broker.config.namesrv_addr)
-        ]
-        if open_supervisor is not None:
-            self._connections.insert(0, NamesrvConnection(self, SUPERVISOR, open_supervisor))
+        self._lookup = lookup or NamesrvLookup(broker.config)
+        self._listed = {address: self._connection_to(address) for address in self._lookup.initial}
+        self._retired: dict[Address, NamesrvConnection] = {}
+        self._supervisor = (
+            NamesrvConnection(self, SUPERVISOR, open_supervisor) if open_supervisor is not None else None
+        )
         broker.topics.add_listener(self._topics_changed)
         broker.routes.add_source(self.find_route)
+
+    def _connection_to(self, address: Address) -> "NamesrvConnection":
+        return NamesrvConnection(self, join_address(*address), partial(self._dial, *address))
+
+    @property
+    def _connections(self) -> list["NamesrvConnection"]:
+        """All namesrvs elsewhere that the broker registers with, in the order in which they are asked."""
+        supervisor = [] if self._supervisor is None else [self._supervisor]
+        return [*supervisor, *self._listed.values(), *self._retired.values()]
 
     def _topics_changed(self, change: TopicChange) -> None:
         if change.stored:
@@ -290,6 +295,41 @@ class Registrar:
                 nursery.start_soon(self._keep_registered_locally)
             for namesrv in self._connections:
                 nursery.start_soon(namesrv.run)
+            if self._lookup.may_change:
+                nursery.start_soon(self._follow_list, nursery)
+
+    async def _follow_list(self, nursery: trio.Nursery) -> None:
+        """Look the list of namesrvs up periodically, and register with those that it has."""
+        while not self._leaving:
+            namesrvs = await self._lookup.look_up()
+            self._retired = {
+                address: connection for address, connection in self._retired.items() if not connection.is_over
+            }
+            if namesrvs is not None and not self._leaving:
+                self._change_list(namesrvs, nursery)
+            await trio.sleep(self._lookup.period_s)
+
+    def _change_list(self, namesrvs: list[Address], nursery: trio.Nursery) -> None:
+        if namesrvs == list(self._listed):
+            return
+        log.info(
+            "list of namesrvs changed",
+            extra={
+                "before": ";".join(join_address(*address) for address in self._listed),
+                "namesrvs": ";".join(join_address(*address) for address in namesrvs),
+            },
+        )
+        before, self._listed = self._listed, {}
+        for address in namesrvs:
+            connection = before.pop(address, None) or self._retired.pop(address, None)
+            if connection is None or connection.is_over:
+                connection = self._connection_to(address)
+                nursery.start_soon(connection.run)
+            connection.run_until(inf)
+            self._listed[address] = connection
+        for address, connection in before.items():
+            self._retired[address] = connection
+            connection.run_until(trio.current_time() + RETIREMENT_S)
 
     async def _keep_registered_locally(self) -> None:
         """Heal the routes of the namesrv in this process: a request may have deleted topics there."""
@@ -319,10 +359,28 @@ class NamesrvConnection:
         self._reachable = True
         self._is_unregistered = False
         self._name_is_ours = name == SUPERVISOR
+        self._scope = trio.CancelScope()
         self.changed = trio.Event()
+
+    def run_until(self, end_s: float) -> None:
+        """Let `run` end at a time. That closes the connection, and the namesrv then forgets the broker."""
+        self._scope.deadline = end_s
+
+    @property
+    def is_over(self) -> bool:
+        """True when `run` ends because its time has come."""
+        return self._scope.cancel_called
 
     async def run(self) -> None:
         """Stay connected and registered until `unregister`: register after each change, period and failure."""
+        # `run` may be started again after a defect; a scope cannot.
+        with trio.CancelScope(deadline=self._scope.deadline) as self._scope:
+            try:
+                await self._reconnect()
+            finally:
+                self._connection = None
+
+    async def _reconnect(self) -> None:
         while not self._is_unregistered:
             try:
                 async with self._open_connection() as connection:

@@ -201,6 +201,37 @@ def test_serve_does_not_register_where_a_file_says(tmp_path: Path) -> None:
     assert load_config("serve", [path], variable).brokers[0].namesrv_addr == "h:1"
 
 
+def test_serve_does_not_register_where_the_address_server_of_a_file_says(tmp_path: Path) -> None:
+    text = "fetchNamesrvAddrByAddressServer=true\nrmqAddressServerDomain=lists:80\n"
+    path = written(tmp_path / "broker.conf", text)
+    config = load_config("serve", [path])
+    assert config.brokers[0].address_server == ""
+    (notice,) = config.notices
+    assert notice.startswith(f"{path}:1: fetchNamesrvAddrByAddressServer=true is ignored")
+    assert notice.endswith("--set fetchNamesrvAddrByAddressServer=true")
+    url = "http://lists:80/rocketmq/nsaddr"
+    forced = load_config("serve", [path], sets=["fetchNamesrvAddrByAddressServer=true"])
+    assert forced.brokers[0].address_server == url
+    broker = load_config("broker", [path])
+    assert broker.brokers[0].address_server == url
+    assert not broker.notices, "clients find the broker through the namesrvs of the list"
+    off = written(tmp_path / "off.conf", "fetchNamesrvAddrByAddressServer=false\n")
+    assert not load_config("serve", [off]).notices
+
+
+def test_namesrv_addr_wins_over_the_address_server(tmp_path: Path) -> None:
+    path = written(tmp_path / "broker.conf", "namesrvAddr=a:1\nfetchNamesrvAddrByAddressServer=true\n")
+    assert load_config("broker", [path]).brokers[0].address_server == ""
+
+
+def test_a_list_of_namesrvs_without_a_port_to_serve_it_is_told() -> None:
+    assert load_config("serve", sets=["addressServerList=auto; b:1;", "httpPort=0"]).notices == ()
+    (notice,) = load_config("serve", sets=["addressServerList=auto;b:1"]).notices
+    assert "set httpPort" in notice
+    with pytest.raises(ConfigError, match="addressServerList"):
+        load_config("serve", sets=["addressServerList=b"])
+
+
 @pytest.mark.parametrize(
     "line",
     [

@@ -65,6 +65,16 @@ def test_the_next_step_names_the_grpc_endpoint(lines):
     )
 
 
+def test_a_broker_that_asks_an_address_server_says_where_clients_find_it(lines):
+    settings = {"uses_address_server": True, "address_server_domain": "lists:80"}
+    broker = broker_config(broker_name="broker-a", **settings)
+    log_start(ServeConfig(namesrv=None, brokers=(broker,)), None, {"broker-a": "127.0.0.1:10911"}, None)
+    do = "give clients a namesrv address that http://lists:80/rocketmq/nsaddr lists"
+    assert lines()[-1].endswith(f'next step do="{do}"')
+    log_start(ServeConfig(brokers=(broker,)), "127.0.0.1:9876", {"broker-a": "127.0.0.1:10911"}, None)
+    assert any(line.endswith("namesrvs=http://lists:80/rocketmq/nsaddr") for line in lines())
+
+
 def test_security_in_words():
     assert describe_tls(TlsConfig(mode="disabled")) == "off"
     assert describe_tls(TlsConfig(mode="enforcing", certificate="/c.pem")) == "required; own certificate"

@@ -5,7 +5,6 @@ import trio
 
 from codec import fastjson
 from gateway.broker.assembly import registration
-from gateway.broker.assembly.registration import split_addresses
 from gateway.broker.processors.live_config import apply_broker_config
 from gateway.namesrv.registration import queue_data
 from gateway.tests.cluster import NAMESRV, Producer, message, settle, simulated
@@ -20,17 +19,7 @@ from remoting.requests.namesrv import (
     UnregisterBroker,
     WipeWritePermOfBroker,
 )
-
-
-def test_addresses():
-    assert split_addresses("") == []
-    assert split_addresses("a:1; 10.0.0.1:2;;[::1]:3 ") == [("a", 1), ("10.0.0.1", 2), ("::1", 3)]
-
-
-@pytest.mark.parametrize("text", ["a", "a:", ":1", "a:x", "a:1;b"])
-def test_addresses_that_are_none_are_named(text):
-    with pytest.raises(ValueError, match="is not host:port"):
-        split_addresses(text)
+from toolkit.address_server import AddressServerError
 
 
 async def route(cluster, topic="orders"):
@@ -171,6 +160,138 @@ async def test_a_crashed_brokers_route_ends_with_its_connection(cluster):
     await node.crash()
     await settle()
     assert await route(cluster) == {}
+
+
+# -- a list of namesrvs that changes ---------------------------------------------------------------------------------
+
+
+class AddressServer:
+    """An address server whose answer tests change; None lets it fail."""
+
+    def __init__(self, text: str | None) -> None:
+        self.text = text
+        self.urls: list[str] = []
+
+    async def fetch(self, url: str) -> str:
+        self.urls.append(url)
+        if self.text is None:
+            raise AddressServerError(f"address server {url}: connection refused")
+        return self.text
+
+
+FIRST, SECOND = "10.0.0.1:9876", "10.0.0.2:9876"
+
+
+def connected_namesrvs(node):
+    return [namesrv._name for namesrv in node.registrar._connections if namesrv._connection is not None]
+
+
+@simulated
+async def test_a_broker_registers_with_the_namesrvs_that_an_address_server_lists(cluster, caplog):
+    caplog.set_level("INFO", "gateway.broker.assembly")
+    await cluster.namesrv()
+    server = AddressServer(FIRST)
+    await cluster.add_broker(
+        namesrv_addr="",
+        uses_address_server=True,
+        address_server_domain="lists.example.org",
+        address_server_subgroup="nsaddr-unit",
+        fetch_list=server.fetch,
+    )
+    assert await route(cluster, "TBW102") == {"broker-a": ("10.0.1.1:10911", 8)}
+    await trio.sleep(25)
+    assert server.urls == ["http://lists.example.org:8080/rocketmq/nsaddr-unit"] * 3
+    assert caplog.text.count("list of namesrvs changed") == 1
+
+
+@simulated
+async def test_a_namesrv_that_leaves_the_list_keeps_the_route_until_clients_have_read_the_list(cluster):
+    await cluster.namesrv()
+    server = AddressServer(f"{SECOND};{FIRST}")
+    node = await cluster.add_broker(namesrv_addr="", uses_address_server=True, fetch_list=server.fetch)
+    assert await route(cluster, "TBW102")
+    server.text = SECOND
+    await trio.sleep(registration.RETIREMENT_S)
+    assert await route(cluster, "TBW102"), "stock clients read the list every two minutes"
+    node.broker.topics.update([TopicConfig(topic_name="late")])
+    await settle()
+    assert await route(cluster, "late"), "changes reach it meanwhile"
+    await trio.sleep(15)
+    assert await route(cluster, "TBW102") == {}
+    assert connected_namesrvs(node) == []
+    assert [namesrv._name for namesrv in node.registrar._connections] == [SECOND]
+    server.text = FIRST
+    await trio.sleep(12)
+    assert await route(cluster, "TBW102")
+
+
+@simulated
+async def test_a_namesrv_that_comes_back_to_the_list_keeps_its_connection(cluster):
+    namesrv = await cluster.namesrv()
+    server = AddressServer(FIRST)
+    node = await cluster.add_broker(namesrv_addr="", uses_address_server=True, fetch_list=server.fetch)
+    connection = next(iter(namesrv.service.server.connections))
+    server.text = SECOND
+    await trio.sleep(60)
+    server.text = f"{SECOND};{FIRST}"
+    await trio.sleep(2 * registration.RETIREMENT_S)
+    assert next(iter(namesrv.service.server.connections)) is connection
+    assert await route(cluster, "TBW102")
+    await node.stop()
+    assert await route(cluster, "TBW102") == {}
+
+
+@simulated
+async def test_a_failing_address_server_keeps_the_last_list_and_is_logged_once(cluster, caplog):
+    caplog.set_level("INFO", "gateway.broker.assembly")
+    await cluster.namesrv()
+    server = AddressServer(None)
+    await cluster.add_broker(namesrv_addr="", uses_address_server=True, fetch_list=server.fetch)
+    await trio.sleep(35)
+    assert caplog.text.count("namesrvs not looked up") == 1
+    server.text = FIRST
+    await trio.sleep(12)
+    assert caplog.text.count("looking namesrvs up works again") == 1
+    assert await route(cluster, "TBW102")
+    for text in (None, "", "no address", ";".join(f"10.9.0.{n}:1" for n in range(65))):
+        server.text = text
+        await trio.sleep(300)
+        assert await route(cluster, "TBW102"), text
+    assert caplog.text.count("namesrvs not looked up") == 2
+
+
+@simulated
+async def test_configured_namesrvs_win_over_the_address_server(cluster):
+    await cluster.namesrv()
+    server = AddressServer(SECOND)
+    node = await cluster.add_broker(namesrv_addr=FIRST, uses_address_server=True, fetch_list=server.fetch)
+    await trio.sleep(30)
+    assert server.urls == []
+    assert connected_namesrvs(node) == [FIRST]
+
+
+@simulated
+async def test_dns_changes_the_namesrvs_of_a_name(cluster, caplog):
+    await cluster.namesrv()
+    addresses = ["10.0.0.2"]
+    hosts = []
+
+    async def resolve(host):
+        hosts.append(host)
+        if not addresses:
+            raise OSError(f"{host} is not known")
+        return list(addresses)
+
+    node = await cluster.add_broker(namesrv_addr="namesrv:9876", uses_dns=True, resolve_host=resolve)
+    assert await route(cluster, "TBW102") == {}
+    addresses.append("10.0.0.1")
+    await trio.sleep(121)
+    assert await route(cluster, "TBW102")
+    addresses.clear()
+    await trio.sleep(600)
+    assert connected_namesrvs(node) == [FIRST]
+    assert hosts[:2] == ["namesrv", "namesrv"]
+    assert caplog.text.count("namesrvs not looked up") == 1
 
 
 # -- strangers at the namesrv of the same process -------------------------------------------------------------------
