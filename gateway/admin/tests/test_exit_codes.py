@@ -22,6 +22,8 @@ ARGUMENTS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("group", "list"): (),
     ("group", "describe"): ("g",),
     ("group", "seek"): ("g", "-t", "t", "--to", "earliest", "--yes"),
+    ("group", "create"): ("g",),
+    ("group", "alter"): ("g", "--retries", "3"),
     ("group", "delete"): ("g", "--yes"),
     ("cluster", "info"): (),
     ("cluster", "health"): (),

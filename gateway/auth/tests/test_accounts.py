@@ -104,6 +104,7 @@ def test_the_keys_are_read_from_official_files(tmp_path):
     file.write_text(
         f"authenticationEnabled=true\ninitAuthenticationUser={ROOT}\nauthorizationWhitelist=10,310\n"
     )
+    file.chmod(0o600)
     config = load_config("serve", [str(file)])
     assert config.auth.authentication_enabled
     assert json.loads(config.auth.init_user)["username"] == "root"
