@@ -5,7 +5,9 @@ One JVM of each version serves the whole file: each of its clients has keys of i
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,12 +26,16 @@ from compat_tests.cases.conftest import has_queues, stock_client, warm_up
 from compat_tests.clients.driver import JavaClientError
 from compat_tests.clients.java_api import JavaClient, JavaProducer
 from compat_tests.clients.programs import ProgramResult, run_go, run_mqadmin, run_node
+from compat_tests.clients.typed import send, topic_request
 from compat_tests.jars import Unavailable
 from compat_tests.plugin import skip_or_fail
 from compat_tests.server import eventually
 from remoting.acl import Credentials
+from remoting.blocking import BlockingClient
 from remoting.bodies.auth import UserInfo
+from remoting.errors import RequestError
 from remoting.requests.auth import AuthDeleteAcl, AuthUpdateUser
+from remoting.requests.client import GetConsumerListByGroup
 from remoting.requests.namesrv import GetRouteInfoByTopic
 from remoting.requests.topics import GetTopicConfig
 from tools.processes import Gateway
@@ -117,6 +123,99 @@ def test_java_with_its_right_key(either: Server, java: JavaClient) -> None:
             assert {each["body"] for each in consumer.received(COUNT, timeout_s=60)} == set(
                 map(str, range(COUNT))
             )
+
+
+CONSUMER_KINDS: dict[str, dict[str, Any]] = {
+    "push": {},
+    "ordered": {"orderly": True},
+    "broadcast": {"settings": {"messageModel": "BROADCASTING"}},
+    "pop": {"settings": {"clientRebalance": False}},
+    "traced": {"trace": True},
+    "responder": {"reply": True},
+}
+
+
+@contextmanager
+def least_rights(server: Server, name: str) -> Iterator[tuple[str, str]]:
+    """Yield a topic and a group; the user of this name may only consume them."""
+    topic, group = f"t-{name}", f"g-{name}"
+    create_topics(server, topic)
+    with create_user(server, name, (f"Topic:{topic}", "Sub", "Allow"), (f"Group:{group}", "Sub", "Allow")):
+        yield topic, group
+
+
+@pytest.mark.parametrize("kind", CONSUMER_KINDS)
+def test_java_consumers_with_least_rights(ours: Server, java: JavaClient, kind: str) -> None:
+    """Every kind of consumer needs Sub on its topic and its group, and nothing else."""
+    name = f"least-{kind}-{java.version.replace('.', '')}"
+    with least_rights(ours, name) as (topic, group):
+        if kind == "pop":
+            if java.version == "4.9.8":
+                pytest.skip("the 4.9.8 client has its own way to pop")
+            root = java.acting_as(ours.namesrv, ROOT_KEYS)
+            root.run_mqadmin(*f"setConsumeMode -b {ours.broker} -t {topic} -g {group} -m POP -q 8".split())
+        client = java.acting_as(ours.namesrv, keys_of(name))
+        with client.push(group, topic, **CONSUMER_KINDS[kind]) as consumer:
+            with dial(ours.broker) as root_client:
+                eventually(lambda: has_member(root_client, group), 60)
+            if kind == "responder":
+                with java.acting_as(ours.namesrv, ROOT_KEYS).producer(f"p-{name}") as producer:
+                    eventually(lambda: has_queues(producer, topic), 30)
+                    answer = producer.request({"topic": topic, "body": "question"}, 30)
+                assert "question" in answer
+                return
+            with java.acting_as(ours.namesrv, ROOT_KEYS).producer(f"p-{name}") as producer:
+                eventually(lambda: has_queues(producer, topic), 30)
+
+                def arrives() -> bool:
+                    producer.send_numbered(topic, 1)
+                    return bool(consumer.received(1, timeout_s=5))
+
+                eventually(arrives, 90)
+
+
+def has_member(client: BlockingClient, group: str) -> bool:
+    """Return True if a group has a member: its heartbeat was accepted."""
+    try:
+        return bool(client.ask(GetConsumerListByGroup(consumer_group=group)).data.consumer_id_list)
+    except RequestError:
+        return False
+
+
+def test_java_pull_consumers_with_least_rights(ours: Server, java: JavaClient) -> None:
+    name = f"least-pull-{java.version.replace('.', '')}"
+    with least_rights(ours, name) as (topic, group):
+        with dial(ours.broker) as root:
+            send(root, topic, b"x")
+        client = java.acting_as(ours.namesrv, keys_of(name))
+        queue = {"topic": topic, "broker": "broker-a", "queue": 0}
+        with client.pull(group) as consumer:
+            assert consumer.pull(queue, 0)["status"] == "FOUND"
+            assert consumer.offsets(queue)["max"] == 1
+        with client.lite(f"{group}", topic, name=f"lite-{name}", assign=[queue]) as lite:
+            lite.call("seek", queue=queue, offset=0)
+            assert len(lite.poll(1, 30)) == 1
+
+
+def test_java_consumers_with_least_rights_of_acl_1(tmp_path: Path, java: JavaClient) -> None:
+    accounts = tmp_path / "plain_acl.yml"
+    accounts.write_text(
+        "accounts:\n"
+        "  - {accessKey: consumer, secretKey: 12345678, topicPerms: [t-plain=SUB], groupPerms: [g-plain=SUB]}\n"
+        "  - {accessKey: operator, secretKey: 12345678, admin: true}\n"
+    )
+    flags = ["--set", "aclEnable=true", "--set", f"plainAclFile={accounts}"]
+    with (
+        Gateway(tmp_path, "--memory", *flags) as process,
+        dial(process.broker, "operator", "12345678") as operator,
+    ):
+        operator.ask(topic_request("t-plain", 1))
+        for options in ({}, {"orderly": True}):
+            client = java.acting_as(process.namesrv, Credentials("consumer", "12345678"))
+            with client.push("g-plain", "t-plain", **options) as consumer:
+                eventually(lambda: has_member(operator, "g-plain"), 60)
+                send(operator, "t-plain", b"x")
+                assert consumer.received(1, timeout_s=60)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

@@ -14,17 +14,28 @@ from codec.java_numbers import parse_integer_or, quoted
 from gateway.auth.account_table import User, UserStatus, UserType
 from gateway.auth.policies import Policies, RequestKey
 from gateway.auth.request_needs import FREQUENT_FIELDS, Need, NeedContext, find_needs
+from gateway.auth.resources import Action
 from remoting.acl import ACCESS_KEY
 from remoting.connection import Connection, Handler
+from remoting.connection_state import StateSlot
 from remoting.declare import REQUESTS
 from remoting.errors import RequestError
 from remoting.local_command import proves_secret
+from remoting.requests.client import HeartBeat
 from toolkit.settings import SettingsError
 
 log = logging.getLogger(__name__)
 
 
 MAX_REMEMBERED_CHARS: Final = 512
+
+
+CONSUMES_ONLY: Final = StateSlot[bool]("user without a right to publish")
+"""True on a connection whose last heartbeat was signed by a user without Pub on any topic.
+
+Stock consumers list producer groups in their heartbeats. They are let through, but a user who may not publish is not
+registered as a producer: producers are asked about half messages, and so read them.
+"""
 
 
 class AccessDenied(RequestError):
@@ -78,6 +89,7 @@ class AccessControl:
             return handler
         authorizes = self._authorizes and code not in self._unauthorized_codes
         topic_field, group_field = FREQUENT_FIELDS.get(code, ("", ""))
+        is_heartbeat = code == HeartBeat.code
 
         def handle(connection: Connection, command: Command) -> bytes | None:
             # This is on the path of every message: a request that was allowed before takes no further calls.
@@ -91,9 +103,16 @@ class AccessControl:
                     self.authorize(user, command, address)
                     if topic_field and _is_memorable(key):
                         policies.remember(key)
+            if is_heartbeat:
+                connection.state[CONSUMES_ONLY] = authorizes and not self._may_publish(user, address)
             return handler(connection, command)
 
         return handle
+
+    def _may_publish(self, user: User | None, address: str) -> bool:
+        if user is None or user.is_super:
+            return True
+        return self._accounts.policies(user.name).allows_somewhere((Action.PUB,), address)
 
     def authenticate(self, command: Command, address: str) -> User | None:
         """Return the user who signed a request; None for an address that needs no user.

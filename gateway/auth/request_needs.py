@@ -5,7 +5,6 @@ DefaultAuthorizationContextBuilder, 5.4.0. Deviations, all stricter: the officia
 
 - requests without header fields, and codes whose header is not registered: LITE_PULL, QUERY_ASSIGNMENT, BATCH_ACK,
   groups created by UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, settings changed by UPDATE_BROKER_CONFIG, replies and others
-- heartbeats of producers
 - requests that name a message by its offset, such as VIEW_MESSAGE_BY_ID, END_TRANSACTION without a topic, and
   CONSUMER_SEND_MSG_BACK; here the topic is that of the stored message, whatever the request contains
 """
@@ -18,7 +17,7 @@ from codec.command import Command
 from codec.constants import ResponseCode
 from codec.fastjson import MAX_VALUES
 from codec.java_numbers import parse_integer_or
-from codec.topics import RETRY_PREFIX
+from codec.topics import DEFAULT_TOPIC, RETRY_PREFIX
 from gateway.auth.resources import Action, Resource, ResourceType, group_resource, topic_resource
 from remoting.bodies.heartbeat import ReceivedHeartbeat
 from remoting.declare import REQUESTS, Request
@@ -70,6 +69,8 @@ class NeedContext:
 PUB, SUB, GET, LIST = Action.PUB, Action.SUB, Action.GET, Action.LIST
 CREATE, UPDATE, DELETE = Action.CREATE, Action.UPDATE, Action.DELETE
 TOPIC_SEPARATOR: Final = ";"
+REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"
+"""Source: MixAll.REPLY_TOPIC_POSTFIX, 5.4.0; the name of the cluster precedes it."""
 
 
 FindNeeds = Callable[[Command, NeedContext], Iterable[Need]]
@@ -209,9 +210,10 @@ def _on_topic_and_group(*actions: Action, group_field: str = "consumerGroup") ->
     return find
 
 
-_register(namesrv.GetRouteInfoByTopic)(_on_topic(PUB, SUB, GET))
 _register(
     offsets.SearchOffsetByTimestamp, offsets.GetMaxOffset, offsets.GetMinOffset, offsets.GetEarliestMsgStoretime,
+)(_on_topic(SUB, GET))  # fmt: skip
+_register(
     topics.GetTopicStatsInfo, topics.QueryTopicConsumeByWho, topics.GetTopicConfig,
 )(_on_topic(GET))  # fmt: skip
 _register(query.QueryMessage)(_on_topic(SUB, GET))
@@ -236,6 +238,24 @@ _register(
 _register(offsets.InvokeBrokerToResetOffset, groups.UpdateAndGetGroupForbidden)(
     _on_topic_and_group(UPDATE, group_field="group")
 )
+
+
+@_register(namesrv.GetRouteInfoByTopic)
+def _route(command: Command, context: NeedContext) -> Iterator[Need]:
+    topic = command.ext.get("topic")
+    if _is_common(topic, context):
+        yield Need((PUB, SUB, GET), None)
+    else:
+        yield _topic(topic, (PUB, SUB, GET))
+
+
+def _is_common(topic: str | None, context: NeedContext) -> bool:
+    """Return True for a topic whose route clients need without a right of their own to it.
+
+    Responders send to the topic of replies, and the producer inside of every stock Java client looks up the topic from
+    which new ones are made. The official namesrv checks no route at all.
+    """
+    return topic in (DEFAULT_TOPIC, f"{context.cluster}{REPLY_TOPIC_SUFFIX}")
 
 
 @_register(query.QueryConsumeQueue)
@@ -347,7 +367,8 @@ def _parse_body(command: Command, context: NeedContext) -> Any:
 def _heartbeat(command: Command, context: NeedContext) -> Iterator[Need]:
     data = ReceivedHeartbeat.from_json(command.body, context.max_json_values)
     if data.producer_data_set:
-        yield Need((PUB,), None)
+        # Stock Java consumers list a producer group, too. `AccessControl` notes whether the user may publish.
+        yield Need((PUB, SUB), None)
     for consumer in data.consumer_data_set:
         fields = consumer if isinstance(consumer, dict) else {}
         group = fields.get("groupName")

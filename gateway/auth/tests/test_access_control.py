@@ -2,13 +2,14 @@ import pytest
 
 from codec.command import Command
 from codec.constants import ResponseCode
-from gateway.auth.access_control import AccessControl, parse_codes
+from gateway.auth.access_control import CONSUMES_ONLY, AccessControl, parse_codes
 from gateway.auth.account_table import User, UserStatus, UserType
 from gateway.auth.policies import MAX_REMEMBERED, NO_POLICIES, Policies, PolicyEntry, PolicyType
 from gateway.auth.request_needs import NeedContext
 from gateway.auth.resources import Action, parse_resource
 from remoting.acl import Credentials, sign_request
 from remoting.errors import RequestError
+from remoting.requests.client import HeartBeat
 
 CONTEXT = NeedContext("DefaultCluster")
 SEND = 310
@@ -43,6 +44,9 @@ class FakeAccounts:
 
 class FakeConnection:
     remote = ("10.0.0.9", 4711)
+
+    def __init__(self):
+        self.state = {}
 
 
 def command(code=SEND, user=None, secret="secret", **ext):
@@ -189,3 +193,16 @@ def test_lists_of_codes():
     assert parse_codes("10, 310,", "x") == {10, 310}
     with pytest.raises(ValueError, match="authorizationWhitelist: SEND is not a request code"):
         parse_codes("SEND", "authorizationWhitelist")
+
+
+@pytest.mark.parametrize(("rights", "consumes_only"), [("Sub", True), ("Pub", False)])
+def test_the_connection_of_a_consumer_is_marked(rights, consumes_only):
+    accounts = FakeAccounts()
+    entry = PolicyEntry(parse_resource("Topic:orders"), frozenset({Action(rights)}), (), True)
+    accounts.by_user["alice"] = Policies({PolicyType.CUSTOM: (entry,)})
+    request = Command(HeartBeat.code, body=b'{"clientID":"c","producerDataSet":[{"groupName":"p"}]}')
+    sign_request(request, Credentials("alice", "secret"))
+    connection = FakeConnection()
+    control = AccessControl(accounts, CONTEXT, authorizes=True)
+    control.protect(HeartBeat.code, lambda connection, request: b"")(connection, request)
+    assert connection.state[CONSUMES_ONLY] is consumes_only

@@ -57,6 +57,7 @@ class Sender:
 
     def __init__(self, address):
         self.remote = (address, 4711)
+        self.state = {}
 
 
 def change(command, chance):

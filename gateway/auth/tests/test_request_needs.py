@@ -63,6 +63,10 @@ def test_a_request_without_fields_needs_something_or_is_refused(code):
             {("Group:bill", "Sub"), ("Group:other", "Sub")},
         ),
         (105, {"topic": "orders"}, {("Topic:orders", "Pub|Sub|Get")}),
+        (105, {"topic": "DefaultCluster_REPLY_TOPIC"}, {("any", "Pub|Sub|Get")}),
+        (105, {"topic": "TBW102"}, {("any", "Pub|Sub|Get")}),
+        (105, {"topic": "other_REPLY_TOPIC"}, {("Topic:other_REPLY_TOPIC", "Pub|Sub|Get")}),
+        (30, {"topic": "orders"}, {("Topic:orders", "Sub|Get")}),
         (25, {}, {("Cluster:DefaultCluster", "Update")}),
         (103, {"clusterName": "other"}, {("Cluster:DefaultCluster", "Update")}),
         (17, {"topic": "orders"}, {("Topic:orders", "Create")}),
@@ -117,7 +121,7 @@ def test_bodies():
             ],
         )
     )
-    assert needs_of(heartbeat) == {("any", "Pub"), ("Group:bill", "Sub"), ("Topic:orders", "Sub")}
+    assert needs_of(heartbeat) == {("any", "Pub|Sub"), ("Group:bill", "Sub"), ("Topic:orders", "Sub")}
     locks = LockBatchMq(
         data=LockBatchRequestBody(
             consumer_group="bill",

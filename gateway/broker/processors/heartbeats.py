@@ -7,6 +7,7 @@ from codec.command import Command
 from codec.constants import ResponseCode
 from codec.java_numbers import quoted
 from codec.topics import retry_topic
+from gateway.auth.access_control import CONSUMES_ONLY
 from gateway.broker.broker import Broker
 from gateway.broker.consumers.client_registry import GroupMember
 from gateway.broker.filters.filter_cache import ExpressionTooLong
@@ -121,7 +122,12 @@ class HeartbeatRegistration:
     def _register_producer(self, data: Any) -> None:
         group = ProducerData.from_value(data).group_name
         _check_text("groupName", group, MAX_GROUP_NAME_CHARS)
-        self._broker.clients.register_producer(group, self._member())
+        clients = self._broker.clients
+        if self._connection.state.get(CONSUMES_ONLY):
+            # The right may have been withdrawn: a membership without heartbeats would close the consumer's connection.
+            clients.unregister_producer(group, self._connection)
+        else:
+            clients.register_producer(group, self._member())
 
     def _register_consumer(self, data: Any) -> None:
         broker, consumer = self._broker, ConsumerData.from_value(data)

@@ -3,6 +3,7 @@ from itertools import pairwise
 import pytest
 import trio
 
+from gateway.auth.access_control import CONSUMES_ONLY
 from gateway.broker.processors.heartbeats import GROUPS_PER_SLICE
 from gateway.tests.broker_fakes import FakeConnection
 from gateway.tests.broker_world import World, answer_of, count_garbage_of_refusals
@@ -31,6 +32,21 @@ def test_a_heartbeat_registers_and_creates_the_retry_topic(world):
     assert world.broker.clients.next_producer("p").client_id == "c1"
     assert list(world.broker.clients.send_notices()) == [1]
     assert [notice.consumer_group for notice in world.connection.told] == ["g"]
+
+
+def test_a_user_who_may_only_consume_does_not_become_a_producer(world):
+    """Stock consumers list a producer group; producers read half messages when they are asked about them."""
+    connection = world.connection
+    connection.state[CONSUMES_ONLY] = True
+    world.beat(connection, "t", producers=["p"])
+    assert world.ask(GetConsumerListByGroup(consumer_group="g")).data.consumer_id_list == ["c1"]
+    assert world.broker.clients.next_producer("p") is None
+    connection.state[CONSUMES_ONLY] = False
+    world.beat(connection, "t", producers=["p"])
+    assert world.broker.clients.next_producer("p").client_id == "c1"
+    connection.state[CONSUMES_ONLY] = True
+    world.beat(connection, "t", producers=["p"])
+    assert world.broker.clients.next_producer("p") is None
 
 
 def test_a_refused_heartbeat_is_freed_without_the_garbage_collector(world):
