@@ -77,6 +77,8 @@ class SendMethods:
         if not topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
             for message_properties in properties:
                 check_message_type(type_of_topic(config), _type_of(message_properties))
+        if len(request.messages) > 1:
+            _check_batch(request, properties)
         broker, queue_id = self._choose_queue(request)
         reply = await self._store(rpc, broker, queue_id, request, properties)
         return self._answer(request, broker, reply, properties)
@@ -101,10 +103,7 @@ class SendMethods:
         if not total:
             raise StatusError(messages.FORBIDDEN, "no writable queue")
         group = request.messages[0].system_properties.message_group
-        if group and len(request.messages) == 1:
-            number = consistent_hash(java_hash(group), total)
-        else:
-            number = self._cluster.next_turn() % total
+        number = consistent_hash(java_hash(group), total) if group else self._cluster.next_turn() % total
         for broker, queues in writable:
             if number < queues:
                 return broker, number
@@ -121,10 +120,6 @@ class SendMethods:
     ) -> SendMessageReply:
         first = request.messages[0]
         is_batch = len(request.messages) > 1
-        if is_batch and _type_of(properties[0]) not in ("NORMAL", "FIFO"):
-            raise StatusError(
-                messages.BAD_REQUEST, "delayed and transactional messages must be sent one by one"
-            )
         command = (SendBatchMessage if is_batch else SendMessageV2)(
             producer_group=first.topic.name,
             topic=first.topic.name,
@@ -192,6 +187,31 @@ class SendMethods:
         recall = RecallMessage(topic=topic, recall_handle=request.recall_handle, bname=name)
         reply = await link.call(recall, rpc.sender)
         return messages.RecallMessageResponse(status=OK, message_id=reply.msg_id)
+
+
+def _check_batch(request: messages.SendMessageRequest, properties: list[dict[str, str]]) -> None:
+    """Refuse messages that cannot be stored in one queue with the same flags. Raises StatusError.
+
+    Deviation: the official Proxy looks at the first message only, sends messages of one group to any queue, and stores
+    all bodies as encoded like the first one.
+    """
+    first = request.messages[0].system_properties
+    kind = _type_of(properties[0])
+    if kind not in ("NORMAL", "FIFO") or any(_type_of(own) != kind for own in properties):
+        raise StatusError(
+            messages.BAD_REQUEST,
+            "messages of one request must all be normal or all be ordered; send others one by one",
+        )
+    for message in request.messages:
+        system = message.system_properties
+        if system.message_group != first.message_group:
+            raise StatusError(
+                messages.BAD_REQUEST, "messages of one request must have the same message group"
+            )
+        if _sys_flag_of(message) != _sys_flag_of(request.messages[0]):
+            raise StatusError(
+                messages.BAD_REQUEST, "messages of one request must have the same encoding and type"
+            )
 
 
 def _sys_flag_of(message: messages.Message) -> int:
