@@ -26,7 +26,7 @@ DATE_TIME: Final = "x-mq-date-time"
 class RpcSender:
     """The sender of one RPC, from its headers."""
 
-    __slots__ = ("_date_time", "_header", "_path", "_remote", "_verified")
+    __slots__ = ("_date_time", "_header", "_path", "_remote", "_verified", "claimed_user")
 
     def __init__(self, metadata: Mapping[str, str], remote: str) -> None:
         self._path = metadata.get(":path", "")
@@ -34,6 +34,8 @@ class RpcSender:
         self._header = metadata.get(AUTHORIZATION, "")
         self._date_time = metadata.get(DATE_TIME, "")
         self._verified: dict[int, Credentials] = {}
+        self.claimed_user = _parse_fields(self._header).get("Credential", "").split("/")[0]
+        """The user whom the header names, "" without one. Its signature is verified when a request is signed."""
 
     def credentials(self, accounts: Accounts) -> Credentials | None:
         """Return the credentials of the user who signed this RPC. Raises AccessDenied for a wrong signature.
@@ -49,7 +51,7 @@ class RpcSender:
 
     def _verify(self, accounts: Accounts) -> Credentials:
         fields = self._fields()
-        name = fields.get("Credential", "").split("/")[0]
+        name = self.claimed_user
         user = accounts.user(name)
         if user is None:
             raise self._denied(name, f"User:{quoted(name)} is not found.")
@@ -68,12 +70,17 @@ class RpcSender:
         return AccessDenied(remark)
 
     def _fields(self) -> dict[str, str]:
-        _, space, rest = self._header.partition(" ")
         if not self._date_time:
             raise AccessDenied(f"datetime is null: the header {DATE_TIME} is missing.")
-        if not space:
+        if " " not in self._header:
             raise AccessDenied("authentication header is incorrect.")
-        return {
-            name.strip(): value.strip()
-            for name, _, value in (part.partition("=") for part in rest.split(","))
-        }
+        return _parse_fields(self._header)
+
+
+def _parse_fields(header: str) -> dict[str, str]:
+    """Return the fields after the name of the algorithm."""
+    _, _, fields = header.partition(" ")
+    return {
+        name.strip(): value.strip()
+        for name, _, value in (field.partition("=") for field in fields.split(","))
+    }

@@ -12,7 +12,9 @@ from functools import partial
 from typing import Any, Final
 
 from codec.errors import MessageFormatError
+from codec.java_numbers import quoted
 from codec.message import decode_message
+from gateway.auth.access_control import AccessDenied
 from gateway.grpc_front import messages
 from gateway.grpc_front.access import RpcSender
 from gateway.grpc_front.broker_link import BrokerLink
@@ -35,8 +37,12 @@ CONSUMERS = (messages.PUSH_CONSUMER, messages.SIMPLE_CONSUMER)
 class GrpcClient:
     """One client. ``settings`` are those it reported; ``telemetry`` is its open stream, None without one."""
 
-    def __init__(self, client_id: str, cluster: LocalCluster, transactions: OpenTransactions) -> None:
+    def __init__(
+        self, client_id: str, owner: str, cluster: LocalCluster, transactions: OpenTransactions
+    ) -> None:
         self.client_id = client_id
+        self.owner = owner
+        """The user who registered the client; "" if nobody signed."""
         self.settings = messages.Settings()
         self.settings_ms = 0
         self.telemetry: Rpc | None = None
@@ -55,33 +61,48 @@ class GrpcClient:
         """The consumer group in the settings of the client."""
         return str(self.settings.subscription.group.name)
 
-    def take_settings(self, settings: messages.Settings) -> None:
-        """Replace the settings by those that the client reports now."""
-        self.settings = settings
-        self.settings_ms = self._cluster.clock.now_ms()
+    def check_owner(self, sender: RpcSender) -> None:
+        """Refuse a sender other than the user who registered the client. Raises AccessDenied."""
+        is_guarded = any(broker.served.accounts is not None for broker in self._cluster.brokers)
+        if is_guarded and sender.claimed_user != self.owner:
+            raise AccessDenied(f"the client id {quoted(self.client_id)} belongs to another user.")
+
+    async def change_settings(self, rpc: Rpc, settings: messages.Settings) -> None:
+        """Register the client with new settings, which count once every broker has accepted them.
+
+        Raises StatusError, RequestError: then the former settings and memberships stay.
+        """
+        self.check_owner(rpc.sender)
+        settings_ms = self._cluster.clock.now_ms()
+        await self._send_heartbeat(rpc, settings, settings_ms)
+        self.settings, self.settings_ms = settings, settings_ms
 
     # -- memberships ---------------------------------------------------------------------------------------
 
     async def register(self, rpc: Rpc) -> None:
         """Report the client to every broker, as a heartbeat does. Raises StatusError, RequestError."""
-        beat = HeartBeat(data=self._heartbeat())
+        self.check_owner(rpc.sender)
+        await self._send_heartbeat(rpc, self.settings, self.settings_ms)
+
+    async def _send_heartbeat(self, rpc: Rpc, settings: messages.Settings, settings_ms: int) -> None:
+        beat = HeartBeat(data=self._heartbeat(settings, settings_ms))
         for broker in self._cluster.brokers:
             await self._link(rpc.connection, broker).call(beat, rpc.sender, language=language_of(rpc))
 
-    def _heartbeat(self) -> HeartbeatData:
+    def _heartbeat(self, settings: messages.Settings, settings_ms: int) -> HeartbeatData:
         """Return the groups of the client. The producer group of 5.x clients is the topic."""
-        if not self.is_consumer:
-            topics = [ProducerData(group_name=topic.name) for topic in self.settings.publishing.topics]
+        if settings.client_type not in CONSUMERS:
+            topics = [ProducerData(group_name=topic.name) for topic in settings.publishing.topics]
             return HeartbeatData(client_id=self.client_id, producer_data_set=topics)
-        is_push = self.settings.client_type == messages.PUSH_CONSUMER
+        is_push = settings.client_type == messages.PUSH_CONSUMER
         consumer = ConsumerData(
-            group_name=self.group,
+            group_name=settings.subscription.group.name,
             consume_type="CONSUME_PASSIVELY" if is_push else "CONSUME_ACTIVELY",
             message_model="CLUSTERING",
             consume_from_where="CONSUME_FROM_LAST_OFFSET",
             subscription_data_set=[
-                subscription_to(entry.topic.name, entry.expression, self.settings_ms)
-                for entry in self.settings.subscription.subscriptions
+                subscription_to(entry.topic.name, entry.expression, settings_ms)
+                for entry in settings.subscription.subscriptions
             ],
         )
         return HeartbeatData(client_id=self.client_id, consumer_data_set=[consumer])
@@ -94,15 +115,16 @@ class GrpcClient:
             )
         return link
 
-    async def unregister(self, sender: RpcSender) -> None:
-        """Leave all groups on every broker."""
+    async def unregister(self, rpc: Rpc) -> None:
+        """Leave all groups on every broker. Raises AccessDenied before anything is left."""
+        self.check_owner(rpc.sender)
         group = self.group if self.is_consumer else None
         topics: list[str | None] = [topic.name for topic in self.settings.publishing.topics]
-        for link in list(self._links.values()):
+        for broker in self._cluster.brokers:
+            link = self._link(rpc.connection, broker)
             for topic in topics or [None]:
                 leave = UnregisterClient(client_id=self.client_id, producer_group=topic, consumer_group=group)
-                await link.call(leave, sender)
-        self.close()
+                await link.call(leave, rpc.sender)
 
     def close(self) -> None:
         """Close the links, which ends all memberships, and end the Telemetry stream."""
@@ -161,12 +183,26 @@ class Clients:
         """Return the client of this id; None if it has reported no settings."""
         return self._by_id.get(client_id)
 
-    def join(self, rpc: Rpc) -> GrpcClient:
-        """Return the client of a Telemetry stream, which is created if it is new."""
+    async def join(self, rpc: Rpc, settings: messages.Settings) -> GrpcClient:
+        """Return the client of a Telemetry stream, registered with its settings.
+
+        Raises StatusError, RequestError. Nothing changes before every broker has accepted the settings: a client id is
+        no secret, and whoever names one must not end the memberships or check-backs of its owner.
+        """
         client = self._by_id.get(rpc.client_id)
         if client is None:
-            client = GrpcClient(rpc.client_id, self._cluster, self._transactions)
+            client = GrpcClient(rpc.client_id, rpc.sender.claimed_user, self._cluster, self._transactions)
+            try:
+                await client.change_settings(rpc, settings)
+            except BaseException:
+                client.close()
+                raise
+            namesake = self._by_id.get(rpc.client_id)
+            if namesake is not None:
+                self.remove(namesake)
             self._by_id[rpc.client_id] = client
+        else:
+            await client.change_settings(rpc, settings)
         self.note_connection(client, rpc.connection)
         client.telemetry = rpc
         return client

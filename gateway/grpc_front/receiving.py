@@ -14,9 +14,12 @@ from codec import properties as keys
 from codec.constants import ResponseCode
 from codec.message import Message, iter_messages
 from gateway.broker.filters.message_filter import TAG
+from gateway.broker.processors.turns import end_turn
 from gateway.grpc_front import messages
 from gateway.grpc_front.broker_link import BrokerLink
+from gateway.grpc_front.clients import Clients
 from gateway.grpc_front.conversion import set_ms, subscription_to, to_grpc_message, to_ms
+from gateway.grpc_front.long_work import LongWork
 from gateway.grpc_front.names import (
     MIN_RECEIVE_INVISIBLE_MS,
     check_group,
@@ -58,9 +61,11 @@ MAX_VERSION_DIGITS: Final = 9
 class ReceiveMethods:
     """The RPCs of consumers."""
 
-    def __init__(self, cluster: LocalCluster, renewals: Renewals) -> None:
+    def __init__(self, cluster: LocalCluster, clients: Clients, renewals: Renewals) -> None:
         self._cluster = cluster
+        self._clients = clients
         self._renewals = renewals
+        self._long_acks = LongWork()
 
     def methods(self) -> dict[str, Method]:
         """Return the RPCs by name."""
@@ -88,7 +93,7 @@ class ReceiveMethods:
 
     async def receive_message(self, rpc: Rpc, request: messages.ReceiveMessageRequest) -> None:
         """Send messages as soon as there are any, or that there are none."""
-        poll_ms = _poll_time(rpc, request)
+        poll_ms = _poll_time(rpc, request, self._request_timeout_ms(rpc))
         topic = check_topic(request.message_queue.topic)
         group = check_group(request.group)
         invisible_ms = to_ms(request.invisible_duration)
@@ -130,6 +135,11 @@ class ReceiveMethods:
         finally:
             link.close("the receive has ended")
         self._answer(rpc, reply, deliveries, request)
+
+    def _request_timeout_ms(self, rpc: Rpc) -> int:
+        """Return the request timeout that the client's settings name; 0 if it has told none."""
+        client = self._clients.get(rpc.client_id)
+        return 0 if client is None else to_ms(client.settings.request_timeout)
 
     def _answer(
         self,
@@ -226,16 +236,18 @@ class ReceiveMethods:
         """Record that messages are consumed."""
         topic, group = check_topic(request.topic), check_group(request.group)
         answer = messages.AckMessageResponse()
-        for entry in request.entries:
-            try:
-                receipt = self._current_receipt(rpc, group, entry.receipt_handle)
-                await self.acknowledge(self._link_for(rpc, receipt), rpc, receipt, topic, group)
-                status = OK
-            except Exception as error:  # noqa: BLE001 - each entry has a result of its own
-                status = status_of(error)
-            answer.entries.add(
-                message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status
-            )
+        async with self._long_acks.lock_for(len(request.entries)):
+            for number, entry in enumerate(request.entries):
+                try:
+                    with self._renewals.released(rpc.client_id, group, entry.receipt_handle) as receipt:
+                        await self.acknowledge(self._link_for(rpc, receipt), rpc, receipt, topic, group)
+                    status = OK
+                except Exception as error:  # noqa: BLE001 - each entry has a result of its own
+                    status = status_of(error)
+                answer.entries.add(
+                    message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status
+                )
+                await end_turn(number)
         if not answer.entries:
             raise StatusError(messages.INTERNAL_SERVER_ERROR, "ack message result is empty")
         answer.status.CopyFrom(overall_status([entry.status for entry in answer.entries]))
@@ -263,12 +275,12 @@ class ReceiveMethods:
         topic, group = check_topic(request.topic), check_group(request.group)
         invisible_ms = to_ms(request.invisible_duration)
         check_invisible_time(invisible_ms)
-        receipt = self._current_receipt(rpc, group, request.receipt_handle)
-        receipt.check_valid(self._cluster.clock.now_ms())
-        link = self._link_for(rpc, receipt)
-        change = _change_request(receipt, topic, group, invisible_ms)
-        change.suspend = request.suspend
-        reply = await link.call(change, rpc.sender)
+        with self._renewals.released(rpc.client_id, group, request.receipt_handle) as receipt:
+            receipt.check_valid(self._cluster.clock.now_ms())
+            link = self._link_for(rpc, receipt)
+            change = _change_request(receipt, topic, group, invisible_ms)
+            change.suspend = request.suspend
+            reply = await link.call(change, rpc.sender)
         changed = receipt.renewed(reply.pop_time, reply.invisible_time, reply.revive_qid)
         return messages.ChangeInvisibleDurationResponse(status=OK, receipt_handle=changed.text)
 
@@ -277,9 +289,9 @@ class ReceiveMethods:
     ) -> messages.ForwardMessageToDeadLetterQueueResponse:
         """Give a message up that its consumer could not process."""
         topic, group = check_topic(request.topic), check_group(request.group)
-        receipt = self._current_receipt(rpc, group, request.receipt_handle)
-        link = self._link_for(rpc, receipt)
-        await self.give_up(link, rpc, receipt, request.message_id, topic, group)
+        with self._renewals.released(rpc.client_id, group, request.receipt_handle) as receipt:
+            link = self._link_for(rpc, receipt)
+            await self.give_up(link, rpc, receipt, request.message_id, topic, group)
         return messages.ForwardMessageToDeadLetterQueueResponse(status=OK)
 
     async def give_up(
@@ -300,11 +312,6 @@ class ReceiveMethods:
         await link.call(back, rpc.sender)
         await self.acknowledge(link, rpc, receipt, topic, group)
 
-    def _current_receipt(self, rpc: Rpc, group: str, text: str) -> MessageReceipt:
-        """Return the handle that stands for a client's one now, and renew it no longer. Raises StatusError."""
-        held = self._renewals.release(rpc.client_id, group, text)
-        return MessageReceipt.parse(text) if held is None else held
-
     def _link_for(self, rpc: Rpc, receipt: MessageReceipt) -> BrokerLink:
         broker = self._cluster.broker(receipt.broker_name)
         if broker is None:
@@ -321,11 +328,15 @@ def failed_receive(status: messages.Status, now_ms: int) -> list[messages.Receiv
     return [messages.ReceiveMessageResponse(status=status), end]
 
 
-def _poll_time(rpc: Rpc, request: messages.ReceiveMessageRequest) -> int:
-    """Return how long (ms) a receive may wait. Raises StatusError if its deadline is too close."""
+def _poll_time(rpc: Rpc, request: messages.ReceiveMessageRequest, request_timeout_ms: int) -> int:
+    """Return how long (ms) a receive may wait. Raises StatusError if its deadline is too close.
+
+    Clients add their request timeout to the time for which they want to wait, and older ones say only the sum. Half of
+    it is left for the way back. Source: ReceiveMessageActivity.receiveMessage, 5.4.0.
+    """
     left_ms = math.inf if math.isinf(rpc.left_s) else rpc.left_s * 1000
     duration = request.long_polling_timeout if request.HasField("long_polling_timeout") else None
-    poll_ms = min(MAX_POLL_MS, left_ms) if duration is None else to_ms(duration)
+    poll_ms = left_ms - request_timeout_ms / 2 if duration is None else to_ms(duration)
     poll_ms = min(max(poll_ms, MIN_POLL_MS), MAX_POLL_MS)
     if poll_ms <= left_ms:
         return int(poll_ms)

@@ -7,11 +7,15 @@ Source: DefaultReceiptHandleManager, RenewStrategyPolicy, 5.4.0.
 """
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
 import trio
 
+from gateway.auth.access_control import AccessDenied
+from gateway.broker.processors.turns import end_turn
 from gateway.grpc_front.access import RpcSender
 from gateway.grpc_front.clients import Clients
 from gateway.grpc_front.receipts import MessageReceipt
@@ -82,10 +86,20 @@ class Renewals:
         if len(self._held) < MAX_HELD:
             self._held[held.client_id, held.group, held.receipt.text] = held
 
-    def release(self, client_id: str, group: str, text: str) -> MessageReceipt | None:
-        """Renew a message no longer, and return its handle; None if it was not renewed."""
-        held = self._held.pop((client_id, group, text), None)
-        return None if held is None else held.receipt
+    @contextmanager
+    def released(self, client_id: str, group: str, text: str) -> Iterator[MessageReceipt]:
+        """Yield the handle that stands for a client's one now; the message is renewed no longer.
+
+        It is still renewed if the block raises AccessDenied. Raises StatusError for a handle that cannot be read.
+        """
+        key = client_id, group, text
+        held = self._held.pop(key, None)
+        try:
+            yield MessageReceipt.parse(text) if held is None else held.receipt
+        except AccessDenied:
+            if held is not None:
+                self._held[key] = held
+            raise
 
     async def run(self) -> None:
         """Renew messages until cancelled."""
@@ -96,7 +110,10 @@ class Renewals:
     async def renew_due(self) -> None:
         """Renew the messages whose invisible time ends soon, and return those of consumers that are gone."""
         now_ms = self._cluster.clock.now_ms()
-        for key, held in list(self._held.items()):
+        for number, (key, held) in enumerate(list(self._held.items())):
+            await end_turn(number)
+            if self._held.get(key) is not held:
+                continue  # Released while other tasks ran.
             if held.peer.closed and self._clients.get(held.client_id) is None:
                 await self._change(held, ABANDONED_INVISIBLE_MS)
                 self._held.pop(key, None)

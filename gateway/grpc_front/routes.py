@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from codec.topics import PERM_READ, PERM_WRITE
+from gateway.broker.processors.turns import end_turn
 from gateway.grpc_front import messages
+from gateway.grpc_front.long_work import LongWork
 from gateway.grpc_front.names import check_group, check_topic
 from gateway.grpc_front.rpc import Method, Rpc, unary
 from gateway.grpc_front.served_brokers import LocalBroker, LocalCluster, type_of_topic
@@ -42,6 +44,7 @@ class RouteMethods:
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
+        self._long_answers = LongWork()
 
     def methods(self) -> dict[str, Method]:
         """Return the RPCs by name."""
@@ -57,18 +60,30 @@ class RouteMethods:
         topic = check_topic(request.topic)
         answer = messages.QueryRouteResponse(status=OK)
         endpoints = _endpoints_for(rpc, request.endpoints)
-        for broker, config in await self._brokers_of(rpc, topic):
+        brokers = await self._brokers_of(rpc, topic)
+        async with self._long_answers.lock_for(sum(_count_queues(config) for _, config in brokers)):
+            await self._list_queues(request.topic, brokers, endpoints, answer)
+        return answer
+
+    async def _list_queues(
+        self,
+        topic: messages.Resource,
+        brokers: list[tuple[LocalBroker, TopicConfig]],
+        endpoints: messages.Endpoints,
+        answer: messages.QueryRouteResponse,
+    ) -> None:
+        for broker, config in brokers:
             described = messages.Broker(name=broker.name, id=0, endpoints=endpoints)
             types = _TYPES.get(type_of_topic(config), (messages.MESSAGE_TYPE_UNSPECIFIED,))
             for queue_id, permission in enumerate(_queue_permissions(config)):
+                await end_turn(queue_id)
                 answer.message_queues.add(
-                    topic=request.topic,
+                    topic=topic,
                     id=queue_id,
                     permission=permission,
                     broker=described,
                     accept_message_types=types,
                 )
-        return answer
 
     async def query_assignment(
         self, rpc: Rpc, request: messages.QueryAssignmentRequest
@@ -79,22 +94,37 @@ class RouteMethods:
         is_ordered = group_config is not None and group_config.consume_message_orderly
         answer = messages.QueryAssignmentResponse(status=OK)
         endpoints = _endpoints_for(rpc, request.endpoints)
-        for broker, config in await self._brokers_of(rpc, topic):
+        brokers = await self._brokers_of(rpc, topic)
+        queues = sum(_count_queues(config) for _, config in brokers) if is_ordered else 0
+        async with self._long_answers.lock_for(queues):
+            await self._list_assignments(request.topic, brokers, endpoints, answer, is_ordered=is_ordered)
+        if not answer.assignments:
+            raise StatusError(messages.FORBIDDEN, "no readable queue")
+        return answer
+
+    async def _list_assignments(
+        self,
+        topic: messages.Resource,
+        brokers: list[tuple[LocalBroker, TopicConfig]],
+        endpoints: messages.Endpoints,
+        answer: messages.QueryAssignmentResponse,
+        *,
+        is_ordered: bool,
+    ) -> None:
+        for broker, config in brokers:
             if not config.perm & PERM_READ or config.read_queue_nums <= 0:
                 continue
             described = messages.Broker(name=broker.name, id=0, endpoints=endpoints)
             for queue_id in range(config.read_queue_nums) if is_ordered else (ANY_QUEUE,):
+                await end_turn(queue_id)
                 answer.assignments.add().message_queue.MergeFrom(
                     messages.MessageQueue(
-                        topic=request.topic,
+                        topic=topic,
                         id=queue_id,
                         permission=_PERMISSIONS[config.perm & (PERM_READ | PERM_WRITE)],
                         broker=described,
                     )
                 )
-        if not answer.assignments:
-            raise StatusError(messages.FORBIDDEN, "no readable queue")
-        return answer
 
     async def _brokers_of(self, rpc: Rpc, topic: str) -> list[tuple[LocalBroker, TopicConfig]]:
         """Return the brokers of this process that have a topic. Raises StatusError, RequestError."""
@@ -107,6 +137,10 @@ class RouteMethods:
         return [
             (broker, config) for broker in cluster.brokers if (config := broker.topics.get(topic)) is not None
         ]
+
+
+def _count_queues(config: TopicConfig) -> int:
+    return max(config.read_queue_nums, config.write_queue_nums)
 
 
 def _queue_permissions(config: TopicConfig) -> Iterator[int]:

@@ -144,7 +144,7 @@ def build_methods(cluster: LocalCluster) -> dict[str, Method]:
         **RouteMethods(cluster).methods(),
         **SendMethods(cluster, transactions).methods(),
         **TransactionMethods(cluster, transactions).methods(),
-        **ReceiveMethods(cluster, renewals).methods(),
+        **ReceiveMethods(cluster, clients, renewals).methods(),
         **ClientMethods(cluster, clients).methods(),
     }
 

@@ -73,13 +73,7 @@ class ClientMethods:
             return None
         try:
             self._check_settings(settings)
-            client = self._clients.join(rpc)
-            client.take_settings(settings)
-            try:
-                await client.register(rpc)
-            except (StatusError, RequestError):
-                self._clients.remove(client)
-                raise
+            client = await self._clients.join(rpc, settings)
         except AccessDenied as error:
             rpc.send(messages.TelemetryCommand(status=status_of(error)))
             return None
@@ -144,8 +138,8 @@ class ClientMethods:
         client = self._require_client(rpc)
         if client.is_consumer:
             check_group(request.group)
-        self._clients.note_connection(client, rpc.connection)
         await client.register(rpc)
+        self._clients.note_connection(client, rpc.connection)
         return messages.HeartbeatResponse(status=OK)
 
     async def notify_client_termination(
@@ -156,9 +150,13 @@ class ClientMethods:
         if client.is_consumer:
             check_group(request.group)
         try:
-            await client.unregister(rpc.sender)
-        finally:
+            await client.unregister(rpc)
+        except AccessDenied:
+            raise
+        except Exception:
             self._clients.remove(client)
+            raise
+        self._clients.remove(client)
         return messages.NotifyClientTerminationResponse(status=OK)
 
     def _require_client(self, rpc: Rpc) -> GrpcClient:

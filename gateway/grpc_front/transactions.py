@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from codec.sysflag import TRANSACTION_COMMIT, TRANSACTION_NONE, TRANSACTION_ROLLBACK
+from gateway.auth.access_control import AccessDenied
 from gateway.grpc_front import messages
 from gateway.grpc_front.names import check_topic
 from gateway.grpc_front.rpc import Method, Rpc, unary
@@ -94,5 +95,9 @@ class TransactionMethods:
             transaction_id=transaction_id,
             bname=broker.name,
         )
-        await self._cluster.link(rpc.connection, broker).call(end, rpc.sender)
+        try:
+            await self._cluster.link(rpc.connection, broker).call(end, rpc.sender)
+        except AccessDenied:
+            self._transactions.add(topic, transaction_id, transaction)  # Its owner may still decide.
+            raise
         return messages.EndTransactionResponse(status=OK)

@@ -114,12 +114,13 @@ ROOMS: Mapping[str, set[str]] = {
         "gateway.namesrv",
         "gateway.runtime",
     },
-    # The gRPC protocol in front of brokers: it uses their handlers, tables and rules about names.
+    # The gRPC protocol in front of brokers: it uses their handlers, tables, turns and rules about names.
     "gateway.grpc_front": {
         "gateway.auth",
         "gateway.broker.consumers",
         "gateway.broker.filters",
         "gateway.broker.pop",
+        "gateway.broker.processors",
         "gateway.broker.topics",
     },
     # The process that serves, and the command line.

@@ -18,6 +18,7 @@ from gateway.grpc_front.tests.world import (
     message,
     open_front,
     producer_settings,
+    receive_request,
     received,
     send_request,
 )
@@ -172,6 +173,7 @@ async def test_several_messages_are_stored_as_a_batch_with_a_result_each(cluster
         ([message(message_group="g")], m.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
         ([message(message_group="g" * 64)], m.ILLEGAL_MESSAGE_GROUP),
         ([message(message_type=m.TRANSACTION)], m.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
+        ([message(), message(body_encoding=m.GZIP)], m.BAD_REQUEST),
     ],
 )
 @simulated
@@ -179,6 +181,40 @@ async def test_messages_that_are_refused(cluster, sent, code):
     front = await open_front(cluster)
     front.create_topic()
     assert (await send(front.client(), *sent)).status.code == code
+    assert stored(front) == []
+
+
+@simulated
+async def test_a_batch_of_one_message_group_goes_to_the_queue_of_the_group(cluster):
+    front = await open_front(cluster)
+    front.create_topic(kind="FIFO")
+    client = front.client()
+    ordered = {"message_type": m.FIFO, "message_group": "one"}
+    await send(client, message(body=b"1", **ordered))
+    for first in (2, 4, 6):
+        batch = [message(body=b"%d" % number, **ordered) for number in (first, first + 1)]
+        assert (await send(client, *batch)).status.code == m.OK
+    assert len({each.queue_id for each in stored(front)}) == 1
+    assert len(stored(front)) == 7
+    mixed = [message(**ordered), message(message_type=m.FIFO, message_group="two")]
+    assert (await send(client, *mixed)).status.code == m.BAD_REQUEST
+
+
+@pytest.mark.parametrize("kind", ["delayed", "transactional", "ordered", "encoded"])
+@simulated
+async def test_each_message_of_a_batch_decides(cluster, kind):
+    front = await open_front(cluster)
+    front.create_topic(kind="MIXED")
+    second = message(body=b"2", body_encoding=m.GZIP) if kind == "encoded" else message(body=b"2")
+    system = second.system_properties
+    if kind == "delayed":
+        system.message_type = m.DELAY
+        system.delivery_timestamp.seconds = EPOCH_MS // 1000 + 60
+    elif kind == "transactional":
+        system.message_type = m.TRANSACTION
+    elif kind == "ordered":
+        system.message_type, system.message_group = m.FIFO, "one"
+    assert (await send(front.client(), message(), second)).status.code == m.BAD_REQUEST
     assert stored(front) == []
 
 
@@ -486,6 +522,24 @@ async def test_settings_that_are_refused_end_the_stream(cluster, settings, text)
     assert text in stream.headers["grpc-message"]
 
 
+@simulated
+async def test_a_receive_without_a_polling_time_leaves_half_of_the_request_timeout(cluster):
+    """Official: 6.5 of 8 s, with a request timeout of 3 s."""
+    front = await open_front(cluster)
+    front.create_topic()
+    client = front.client()
+    settings = consumer_settings(kind=m.SIMPLE_CONSUMER)
+    settings.request_timeout.seconds = 3
+    await client.tell_settings(settings)
+    request = receive_request()
+    request.ClearField("long_polling_timeout")
+    began = trio.current_time()
+    stream = await client.start("ReceiveMessage", request, m.ReceiveMessageResponse, grpc_timeout="8S")
+    await stream.ended.wait()
+    assert received(stream).code == m.MESSAGE_NOT_FOUND
+    assert 6 < trio.current_time() - began < 7.5
+
+
 # -- transactions ---------------------------------------------------------------------------------------------
 
 
@@ -598,6 +652,59 @@ async def test_settings_of_a_consumer_need_its_permissions(cluster):
     await stream.ended.wait()
     assert stream.answers[0].status.code == m.UNAUTHORIZED
     assert front.broker.clients.consumer_group("GID") is None
+
+
+@pytest.mark.parametrize("attacker", [{}, signed("alice", "secret"), signed("root", "wrong")])
+@simulated
+async def test_a_refused_rpc_with_the_id_of_another_client_changes_nothing(cluster, attacker):
+    front = await guarded(cluster)
+    front.create_topic("tx", "TRANSACTION")
+    owner = front.client(**signed("root", "super secret"))
+    victim = await owner.tell_settings(consumer_settings())
+    producing = front.client("client-2", **signed("root", "super secret"))
+    checked = await producing.tell_settings(producer_settings("tx"))
+    half = await send(producing, message("tx", message_type=m.TRANSACTION))
+    for name in ("client-1", "client-2"):
+        stranger = front.client(name, **attacker)
+        for settings in (consumer_settings(), consumer_settings(group="mine"), producer_settings("tx")):
+            stream = await stranger.tell_settings(settings)
+            await stream.ended.wait()
+            assert stream.answers[0].status.code == m.UNAUTHORIZED
+        for method, request in (
+            ("Heartbeat", m.HeartbeatRequest(group=resource("GID"))),
+            ("NotifyClientTermination", m.NotifyClientTerminationRequest(group=resource("GID"))),
+        ):
+            assert (await stranger.call(method, request)).status.code == m.UNAUTHORIZED
+        end = m.EndTransactionRequest(
+            topic=resource("tx"), transaction_id=half.entries[0].transaction_id, resolution=m.ROLLBACK
+        )
+        assert (await stranger.call("EndTransaction", end)).status.code == m.UNAUTHORIZED
+    assert front.broker.clients.consumer_group("GID").client_ids() == ["client-1"]
+    assert front.broker.clients.next_producer("tx").client_id == "client-2"
+    assert not victim.ended.is_set()
+    assert not checked.ended.is_set()
+    end.resolution = m.COMMIT
+    assert (await producing.call("EndTransaction", end)).status.code == m.OK
+    # The connection of the stranger does not keep a member that is gone.
+    await owner.transport.aclose()
+    await settle()
+    assert front.broker.clients.consumer_group("GID") is None
+
+
+@simulated
+async def test_a_refused_ack_does_not_end_the_renewal(cluster):
+    front = await guarded(cluster)
+    owner = front.client(**signed("root", "super secret"))
+    await send(owner, message())
+    got = await owner.receive(auto_renew=True)
+    entry = m.AckMessageEntry(receipt_handle=got.handles[0])
+    ack = m.AckMessageRequest(topic=resource(), group=resource("GID"), entries=[entry])
+    assert (
+        await front.client(**signed("alice", "secret")).call("AckMessage", ack)
+    ).status.code == m.UNAUTHORIZED
+    await trio.sleep(90)
+    assert (await owner.receive()).bodies == []
+    assert (await owner.call("AckMessage", ack)).status.code == m.OK
 
 
 @pytest.mark.parametrize(
