@@ -159,10 +159,18 @@ def test_java_consumers_with_least_rights(ours: Server, java: JavaClient, kind: 
             with dial(ours.broker) as root_client:
                 eventually(lambda: has_member(root_client, group), 60)
             if kind == "responder":
-                with java.acting_as(ours.namesrv, ROOT_KEYS).producer(f"p-{name}") as producer:
+                asking = java.acting_as(ours.namesrv, ROOT_KEYS)
+                # The broker knows the client that waits for a reply from its heartbeats.
+                with asking.producer(f"p-{name}", heartbeatBrokerInterval=500) as producer:
                     eventually(lambda: has_queues(producer, topic), 30)
-                    answer = producer.request({"topic": topic, "body": "question"}, 30)
-                assert "question" in answer
+
+                    def ask() -> str:
+                        try:
+                            return producer.request({"topic": topic, "body": "question"}, 2)
+                        except JavaClientError:
+                            return ""
+
+                    assert eventually(ask, 60) == "re: question"
                 return
             with java.acting_as(ours.namesrv, ROOT_KEYS).producer(f"p-{name}") as producer:
                 eventually(lambda: has_queues(producer, topic), 30)

@@ -85,7 +85,7 @@ final class PushConsumers {
             } else {
                 consumer.registerMessageListener((MessageListenerConcurrently) this::concurrently);
             }
-            replier = command.getBooleanValue("reply") ? new DefaultMQProducer(command.getString("group") + "_reply") : null;
+            replier = command.getBooleanValue("reply") ? new DefaultMQProducer(command.getString("group") + "_reply", Settings.signing(command)) : null;
             if (replier != null) {
                 Settings.patient(replier, command);
                 replier.start();
