@@ -79,9 +79,11 @@ class NamesrvLookup:
         return bool(self._url) or self._uses_dns
 
     async def look_up(self) -> list[Address] | None:
-        """Return the present list; None if it cannot be had, so that the last one stays."""
+        """Return the present list, without repetitions; None if it cannot be had, so that the last one stays."""
         try:
-            namesrvs = await (self._ask_address_server() if self._url else self._ask_dns())
+            addresses = await (self._ask_address_server() if self._url else self._ask_dns())
+            # Two hosts may have the same address. The caller keeps one connection for each address of the list.
+            namesrvs = list(dict.fromkeys(addresses))
             if len(namesrvs) > MAX_NAMESRVS:
                 raise ValueError(f"the list has {len(namesrvs)} namesrvs, more than {MAX_NAMESRVS}")
         except (AddressServerError, OSError, ValueError) as problem:
@@ -101,7 +103,7 @@ class NamesrvLookup:
             raise AddressServerError(f"address server {self._url}: {problem}") from problem
         if not namesrvs:
             raise AddressServerError(f"address server {self._url}: the list is empty")
-        return list(dict.fromkeys(namesrvs))
+        return namesrvs
 
     async def _ask_dns(self) -> list[Address]:
         return [(address, port) for host, port in self._configured for address in await self._resolve(host)]

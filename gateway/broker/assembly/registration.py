@@ -307,7 +307,8 @@ class Registrar:
             }
             if namesrvs is not None and not self._leaving:
                 self._change_list(namesrvs, nursery)
-            await trio.sleep(self._lookup.period_s)
+            # Without any namesrv no client finds the broker: a whole period is too long for the next attempt.
+            await trio.sleep(self._lookup.period_s if self._listed else RETRY_INTERVAL_S)
 
     def _change_list(self, namesrvs: list[Address], nursery: trio.Nursery) -> None:
         if namesrvs == list(self._listed):
@@ -320,16 +321,34 @@ class Registrar:
             },
         )
         before, self._listed = self._listed, {}
+        listed_before = frozenset(before)
         for address in namesrvs:
             connection = before.pop(address, None) or self._retired.pop(address, None)
             if connection is None or connection.is_over:
                 connection = self._connection_to(address)
                 nursery.start_soon(connection.run)
             connection.run_until(inf)
+            if address not in listed_before:
+                connection.changed.set()  # It may have stopped registering while it was retired.
             self._listed[address] = connection
         for address, connection in before.items():
             self._retired[address] = connection
             connection.run_until(trio.current_time() + RETIREMENT_S)
+
+    def renew_listed(self) -> None:
+        """Register again over all listed connections, because a retired one has closed.
+
+        A namesrv forgets a broker when the connection of its last registration closes. If the retired address was
+        another name of a listed namesrv, that may have been the retired connection.
+        """
+        for namesrv in self._listed.values():
+            namesrv.changed.set()
+
+    def is_replaced(self, retired: "NamesrvConnection") -> bool:
+        """Return True for a retired connection to a peer that a listed connection registers with as well."""
+        return retired in self._retired.values() and any(
+            namesrv.registered_peer == retired.peer for namesrv in self._listed.values()
+        )
 
     async def _keep_registered_locally(self) -> None:
         """Heal the routes of the namesrv in this process: a request may have deleted topics there."""
@@ -356,6 +375,7 @@ class NamesrvConnection:
         self._name = name
         self._open_connection = open_connection
         self._connection: Connection | None = None
+        self._has_registered = False
         self._reachable = True
         self._is_unregistered = False
         self._name_is_ours = name == SUPERVISOR
@@ -371,6 +391,16 @@ class NamesrvConnection:
         """True when `run` ends because its time has come."""
         return self._scope.cancel_called
 
+    @property
+    def peer(self) -> Address | None:
+        """The address of the namesrv at the other end; None while there is no connection."""
+        return None if self._connection is None else self._connection.remote
+
+    @property
+    def registered_peer(self) -> Address | None:
+        """The address of the namesrv; None until the broker is registered there over the present connection."""
+        return self.peer if self._has_registered else None
+
     async def run(self) -> None:
         """Stay connected and registered until `unregister`: register after each change, period and failure."""
         # `run` may be started again after a defect; a scope cannot.
@@ -379,12 +409,15 @@ class NamesrvConnection:
                 await self._reconnect()
             finally:
                 self._connection = None
+                if self.is_over:
+                    self._registrar.renew_listed()
 
     async def _reconnect(self) -> None:
         while not self._is_unregistered:
             try:
                 async with self._open_connection() as connection:
                     self._connection = connection
+                    self._has_registered = False
                     await self._keep_registered(connection)
             except* FAILURES as problems:
                 self._note_failure(problems.exceptions[0])
@@ -397,13 +430,19 @@ class NamesrvConnection:
             await self._registrar.check_name(connection)
         while not connection.closed and not self._is_unregistered:
             self.changed = trio.Event()
-            request = self._registrar.registration_request(connection)
-            await connection.ask(request, self._registrar.timeout_s, self._registrar.finish_registration)
-            self._name_is_ours = True
-            self._note_success()
-            await self._registrar.pause_between_registrations()
+            # The namesrv then has its last registration from the listed connection, which stays open.
+            if not self._registrar.is_replaced(self):
+                await self._register(connection)
             with trio.move_on_after(self._registrar.period_s):
                 await self.changed.wait()
+
+    async def _register(self, connection: Connection) -> None:
+        request = self._registrar.registration_request(connection)
+        await connection.ask(request, self._registrar.timeout_s, self._registrar.finish_registration)
+        self._name_is_ours = True
+        self._has_registered = True
+        self._note_success()
+        await self._registrar.pause_between_registrations()
 
     def _note_failure(self, problem: BaseException) -> None:
         if self._reachable:

@@ -42,6 +42,14 @@ def test_hosts_are_resolved_without_repetitions():
     assert trio.run(resolve_host, "127.0.0.1") == ["127.0.0.1"]
 
 
+def test_an_address_of_two_hosts_is_listed_once():
+    async def resolve(host):
+        return ["10.0.0.1", "10.0.0.2"] if host == "a" else ["10.0.0.1"]
+
+    lookup = NamesrvLookup(broker_config(namesrv_addr="a:1;b:1", uses_dns=True), resolve=resolve)
+    assert trio.run(lookup.look_up) == [("10.0.0.1", 1), ("10.0.0.2", 1)]
+
+
 def test_an_address_server_is_asked_in_a_thread():
     with pytest.raises(AddressServerError, match=r"address server http://127.0.0.1:1/rocketmq/nsaddr: "):
         trio.run(fetch_in_thread, "http://127.0.0.1:1/rocketmq/nsaddr")

@@ -225,6 +225,115 @@ async def test_a_namesrv_that_leaves_the_list_keeps_the_route_until_clients_have
     assert await route(cluster, "TBW102")
 
 
+ALIAS = ("namesrv.example.org", 9876)
+"""Another name of the namesrv at FIRST: connections to it have the same peer address."""
+
+
+def add_alias(cluster):
+    """Let dialling ALIAS lead to the namesrv at FIRST, as a host name does."""
+    dial = cluster.dial
+
+    def dial_name(address, *arguments, **more):
+        return dial(("10.0.0.1", 9876) if tuple(address) == ALIAS else address, *arguments, **more)
+
+    cluster.dial = dial_name
+
+
+@simulated
+async def test_a_broker_stays_registered_when_an_alias_of_a_listed_namesrv_retires(cluster):
+    await cluster.namesrv()
+    add_alias(cluster)
+    server = AddressServer("namesrv.example.org:9876")
+    node = await cluster.add_broker(
+        namesrv_addr="",
+        uses_address_server=True,
+        fetch_list=server.fetch,
+        register_nameserver_period_ms=60_000,
+    )
+    # The alias registers at 0, 60, 120 and 180 s, the listed address at 50, 110 and 170 s; the alias retires at 200 s.
+    await trio.sleep(45)
+    server.text = FIRST
+    await trio.sleep(6)
+    alias = next(iter(node.registrar._retired.values()))
+    retired_s = None
+    registrations_s = []
+    build = node.registrar.registration_request
+
+    def build_timed(connection):
+        registrations_s.append(trio.current_time())
+        return build(connection)
+
+    node.registrar.registration_request = build_timed
+    for _ in range(250):
+        await trio.sleep(1)
+        assert await route(cluster, "TBW102")
+        if retired_s is None and alias.is_over:
+            retired_s = trio.current_time()
+            assert registrations_s[-1] > retired_s - 1, "registered again at once"
+    assert retired_s is not None
+    assert connected_namesrvs(node) == [FIRST]
+
+
+@simulated
+async def test_a_retired_connection_stops_registering_once_a_listed_one_has_the_same_peer(cluster):
+    await cluster.namesrv()
+    add_alias(cluster)
+    server = AddressServer("namesrv.example.org:9876")
+    node = await cluster.add_broker(namesrv_addr="", uses_address_server=True, fetch_list=server.fetch)
+    (retired,) = node.registrar._connections
+    registrations = []
+    build = node.registrar.registration_request
+
+    def build_counted(connection):
+        registrations.append(connection)
+        return build(connection)
+
+    node.registrar.registration_request = build_counted
+    server.text = FIRST
+    await trio.sleep(11)
+    registrations.clear()
+    node.broker.topics.update([TopicConfig(topic_name="late")])
+    await trio.sleep(100)
+    listed = node.registrar._listed[("10.0.0.1", 9876)]
+    assert retired._connection is not None
+    assert set(registrations) == {listed._connection}
+    server.text = "namesrv.example.org:9876"
+    await trio.sleep(11)
+    assert retired._connection in registrations, "it is listed again"
+    registrations.clear()
+    await trio.sleep(100)
+    assert set(registrations) == {retired._connection}
+
+
+@simulated
+async def test_two_hosts_with_one_address_are_one_namesrv(cluster, caplog):
+    caplog.set_level("INFO", "gateway.broker.assembly")
+    namesrv = await cluster.namesrv()
+
+    async def resolve(host):
+        return ["10.0.0.1"]
+
+    node = await cluster.add_broker(namesrv_addr="a:9876;b:9876", uses_dns=True, resolve_host=resolve)
+    await trio.sleep(600)
+    assert caplog.text.count("list of namesrvs changed") == 1
+    assert len(namesrv.service.server.connections) == len(node.registrar._connections) == 1
+
+
+@simulated
+async def test_a_failed_first_look_up_is_repeated_after_a_second(cluster):
+    await cluster.namesrv()
+    server = AddressServer(None)
+    await cluster.add_broker(namesrv_addr="", uses_address_server=True, fetch_list=server.fetch)
+    await trio.sleep(4.5)
+    assert len(server.urls) == 5
+    server.text = FIRST
+    await trio.sleep(1)
+    assert await route(cluster, "TBW102")
+    asked = len(server.urls)
+    await trio.sleep(30)
+    assert len(server.urls) == asked + 3, "with a list, the period of the setting counts"
+
+
 @simulated
 async def test_a_namesrv_that_comes_back_to_the_list_keeps_its_connection(cluster):
     namesrv = await cluster.namesrv()
