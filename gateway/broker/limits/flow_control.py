@@ -30,6 +30,7 @@ from gateway.config.process import BrokerConfig
 from remoting.connection import Connection, Handler
 from remoting.declare import Request
 from remoting.errors import RequestError
+from remoting.local_command import LocalCommand
 from remoting.requests.client import CheckClientConfig, GetConsumerListByGroup, HeartBeat, UnregisterClient
 from remoting.requests.offsets import QueryConsumerOffset, UpdateConsumerOffset
 from remoting.requests.pop import (
@@ -149,6 +150,9 @@ class FlowControl:
             # Before the waiting time: while the disk stalls, sends are refused whether they waited or not.
             if stalls and self._commit.flushing_s > stall_s:
                 raise busy_refusal(f"[REJECTREQUEST]system busy, {START_TEXT}")
+            # A timer may have made a local call long after the sockets were read: it has not waited since then.
+            if isinstance(command, LocalCommand):
+                return handler(connection, command)
             waited_ms = floor(self.waited_s() * 1000)
             if waited_ms >= limit_ms:
                 raise busy_refusal(long_wait_remark(waited_ms, self._commit.held_count))

@@ -10,6 +10,8 @@ from gateway.tests.cluster import bodies, message, pull, simulated
 from gateway.tests.configs import broker_config, change_config
 from remoting.bodies.topics import TopicConfig
 from remoting.errors import RequestError
+from remoting.limits import ConnectionLimits
+from remoting.local_connection import LocalConnection
 from remoting.requests.admin import GetBrokerConfig
 from remoting.requests.pull import PullMessage
 from remoting.requests.send import SendBatchMessage, SendMessageV2
@@ -99,6 +101,22 @@ def test_every_queue_has_its_own_limit(code, limit_ms):
     names = ("send", "pull", "lite_pull", "heartbeat", "transaction", "ack", "admin")
     config = broker_config(**{f"wait_time_{name}_ms": number for number, name in enumerate(names, 1)})
     assert max_wait_ms(config, code) == limit_ms
+
+
+@simulated
+async def test_a_local_call_of_a_timer_has_not_waited(cluster):
+    node, _ = await started(cluster, broker_fast_failure_enable=True)
+    node.broker.flow_control.waited_s = lambda: 60.0
+    own, peer = ("10.1.0.1", 1), ("10.0.1.1", 10911)
+    link = LocalConnection(node.service.handlers, own, peer, cluster.nursery, ConnectionLimits())
+    await link.call(message(), None)
+    released = await stall(node)
+    await link.call(message(), None)
+    await trio.sleep(1.6)
+    with pytest.raises(RequestError, match="REJECTREQUEST"):
+        await link.call(message(), None)
+    released.set()
+    await trio.sleep(0.01)
 
 
 # -- the disk ---------------------------------------------------------------------------------------------------
