@@ -62,9 +62,16 @@ class GrpcClient:
         return str(self.settings.subscription.group.name)
 
     def check_owner(self, sender: RpcSender) -> None:
-        """Refuse a sender other than the user who registered the client. Raises AccessDenied."""
-        is_guarded = any(broker.served.accounts is not None for broker in self._cluster.brokers)
-        if is_guarded and sender.claimed_user != self.owner:
+        """Refuse a wrong signature, and a sender other than the user who registered the client. Raises AccessDenied.
+
+        Called before a link opens: a sender whom nobody has verified must cause no work at the brokers.
+        """
+        guards = [
+            broker.served.accounts for broker in self._cluster.brokers if broker.served.accounts is not None
+        ]
+        for accounts in guards:
+            sender.credentials(accounts)
+        if guards and sender.claimed_user != self.owner:
             raise AccessDenied(f"the client id {quoted(self.client_id)} belongs to another user.")
 
     async def change_settings(self, rpc: Rpc, settings: messages.Settings) -> None:

@@ -13,6 +13,7 @@ from gateway.auth.policies import NO_POLICIES, Policies, PolicyEntry, PolicyType
 from gateway.auth.request_needs import NeedContext
 from gateway.auth.resources import Action, parse_resource
 from gateway.grpc_front import messages as m
+from gateway.grpc_front.served_brokers import LocalCluster
 from gateway.grpc_front.tests.world import (
     consumer_settings,
     message,
@@ -689,6 +690,37 @@ async def test_a_refused_rpc_with_the_id_of_another_client_changes_nothing(clust
     await owner.transport.aclose()
     await settle()
     assert front.broker.clients.consumer_group("GID") is None
+
+
+@simulated
+async def test_a_wrong_signature_is_refused_before_a_link_opens(cluster, monkeypatch):
+    front = await guarded(cluster)
+    links = []
+    open_link = LocalCluster.open_link
+
+    def open_counted(*arguments):
+        links.append(open_link(*arguments))
+        return links[-1]
+
+    monkeypatch.setattr(LocalCluster, "open_link", open_counted)
+    stream = await front.client(**signed("root", "wrong")).tell_settings(consumer_settings())
+    await stream.ended.wait()
+    assert (stream.answers[0].status.code, stream.answers[0].status.message) == (
+        m.UNAUTHORIZED,
+        "check signature failed.",
+    )
+    assert links == []
+    await front.client(**signed("root", "super secret")).tell_settings(consumer_settings())
+    assert len(links) == 1
+    # The link of the owner is not opened again for somebody who only claims to be the owner.
+    links[0].close("lost")
+    for method, request in (
+        ("Heartbeat", m.HeartbeatRequest(group=resource("GID"))),
+        ("NotifyClientTermination", m.NotifyClientTerminationRequest(group=resource("GID"))),
+    ):
+        answer = await front.client(**signed("root", "wrong")).call(method, request)
+        assert (answer.status.code, answer.status.message) == (m.UNAUTHORIZED, "check signature failed.")
+    assert len(links) == 1
 
 
 @simulated
