@@ -176,6 +176,7 @@ def assemble(role: Role, source_values: Iterable[SourceValue]) -> ServeConfig:
     source_values = list(source_values)
     values: dict[str, dict[str, Value]] = {table: {} for table in TABLES}
     notices: dict[str, None] = {}
+    asks_address_server = _asks_address_server(role, source_values)
     for source_value in source_values:
         declared = resolve_key(source_value.name, source_value.scope)
         if declared is None:
@@ -192,7 +193,14 @@ def assemble(role: Role, source_values: Iterable[SourceValue]) -> ServeConfig:
             if _means_default(key, source_value):
                 notices[f"{source_value.origin}: {key.name} is empty, so it has no effect"] = None
                 continue
-            value = values[table][key.name] = _parse(key, source_value)
+            try:
+                value = _parse(key, source_value)
+            except ConfigError as problem:
+                if key.name not in _ADDRESS_SERVER_KEYS or asks_address_server:
+                    raise
+                notices[f"{problem}; it has no effect, because no address server is asked"] = None
+                continue
+            values[table][key.name] = value
             if key.setting.secret and source_value.from_file:
                 notices |= dict.fromkeys(_readable_secrets(source_value.origin.rpartition(":")[0]))
             if (written := _beyond_range(key, source_value, value)) is not None:
@@ -230,6 +238,19 @@ def assemble(role: Role, source_values: Iterable[SourceValue]) -> ServeConfig:
     tls = with_values(TlsConfig(), values["tls"])
     auth = with_values(AuthConfig(), values["auth"])
     return ServeConfig(process, limits, tls, auth, namesrv, brokers, tuple(notices))
+
+
+def _asks_address_server(role: Role, source_values: Iterable[SourceValue]) -> bool:
+    """Return True if the values that win make a broker learn its namesrvs from an address server."""
+    texts = dict.fromkeys(_ELSEWHERE, "")
+    for source_value in source_values:
+        declared = resolve_key(source_value.name, source_value.scope)
+        if declared is None or declared[1].name not in texts or _means_default(declared[1], source_value):
+            continue
+        if role != "serve" or not source_value.from_file:
+            texts[declared[1].name] = source_value.text
+    is_on = _is_on(texts["fetchNamesrvAddrByAddressServer"])
+    return is_on and not _names_any(texts["namesrvAddr"])
 
 
 def _means_default(key: Key, source_value: SourceValue) -> bool:
@@ -376,6 +397,8 @@ _ELSEWHERE: Mapping[str, Callable[[str], bool]] = {
     "fetchNamesrvAddrByAddressServer": _is_on,
 }
 """Keys that make a broker register with other servers, by the test that a value does so."""
+_ADDRESS_SERVER_KEYS = ("rmqAddressServerDomain", "rmqAddressServerSubGroup")
+"""Keys that only count if an address server is asked: a value that cannot be used is then an error."""
 
 
 def _notice_of_namesrv(key: Key, source_value: SourceValue) -> str:

@@ -1,7 +1,8 @@
 """Official keys that are known but have no effect here, by reason, and values that ask for what is not served.
 
 `sources.py` turns the keys into notices. A value of `REFUSED_VALUES` stops the start: who sets it counts on replicas,
-or on messages in another format, and would get a single master, or an empty store.
+or on messages in another format, and would get a single master, or an empty store. Keys that only refine replication,
+such as `totalReplicas`, do nothing for an `ASYNC_MASTER` of the official broker either: they stay notices.
 """
 
 from dataclasses import dataclass
@@ -161,12 +162,6 @@ REFUSED_VALUES: dict[str, ServedValue] = {
     "enableDLegerCommitLog": ServedValue("false", "DLedger replication"),
     "enableControllerMode": ServedValue("false", _CONTROLLER),
     "enableControllerInNamesrv": ServedValue("false", _CONTROLLER, "to run a namesrv without a controller"),
-    "enableSlaveActingMaster": ServedValue("false", "replicas that stand in for a master"),
-    "duplicationEnable": ServedValue("false", _REPLICAS),
-    "totalReplicas": ServedValue("1", _REPLICAS),
-    "inSyncReplicas": ServedValue("1", _REPLICAS),
-    "minInSyncReplicas": ServedValue("1", _REPLICAS),
-    "allAckInSyncStateSet": ServedValue("false", _REPLICAS),
     "storeType": ServedValue("default", _OTHER_STORE, _DEFAULT_STORE),
     "timerRocksDBEnable": ServedValue("false", _OTHER_STORE, _DEFAULT_STORE),
     "transRocksDBEnable": ServedValue("false", _OTHER_STORE, _DEFAULT_STORE),

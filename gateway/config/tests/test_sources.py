@@ -1,5 +1,6 @@
 """Files, environment and flags in their order; what is unknown, unsupported or wrong."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -224,6 +225,33 @@ def test_namesrv_addr_wins_over_the_address_server(tmp_path: Path) -> None:
     assert load_config("broker", [path]).brokers[0].address_server == ""
 
 
+@pytest.mark.parametrize(
+    "line",
+    ["rmqAddressServerDomain=http://lists/", "rmqAddressServerSubGroup=a b", "rmqAddressServerDomain= "],
+)
+def test_keys_of_the_address_server_are_checked_only_if_it_is_asked(line: str, tmp_path: Path) -> None:
+    name = line.partition("=")[0]
+    switch = "fetchNamesrvAddrByAddressServer=true"
+    path = written(tmp_path / "broker.conf", f"namesrvAddr=a:1\n{line}\n{switch}\n")
+    (notice,) = load_config("broker", [path]).notices
+    assert notice.startswith(f"{path}:2: {name}")
+    assert "no effect" in notice
+    default = load_config("broker").brokers[0].namesrv_list
+    assert load_config("broker", [path]).brokers[0].namesrv_list == replace(default, uses_address_server=True)
+    assert any(name in text for text in load_config("serve", [path]).notices)
+    if line.strip().endswith("="):
+        return  # An empty line of a file leaves the default in any case.
+    alone = written(tmp_path / "alone.conf", f"{line}\n")
+    (notice,) = [text for text in load_config("broker", [alone]).notices if name in text]
+    assert "no address server is asked" in notice
+    for role, sets in (("broker", [switch]), ("serve", [switch])):
+        with pytest.raises(ConfigError, match=name):
+            load_config(role, [alone], sets=sets)
+    with pytest.raises(ConfigError, match=name):
+        load_config("broker", [alone], {"RMQ_GATEWAY_FETCH_NAMESRV_ADDR_BY_ADDRESS_SERVER": "true"})
+    assert load_config("broker", [path], sets=["fetchNamesrvAddrByAddressServer=false"])
+
+
 def test_a_list_of_namesrvs_without_a_port_to_serve_it_is_told() -> None:
     assert load_config("serve", sets=["addressServerList=auto; b:1;", "httpPort=0"]).notices == ()
     (notice,) = load_config("serve", sets=["addressServerList=auto;b:1"]).notices
@@ -242,12 +270,6 @@ def test_a_list_of_namesrvs_without_a_port_to_serve_it_is_told() -> None:
         "enableDLegerCommitLog=true",
         "enableControllerMode=true",
         "enableControllerInNamesrv=true",
-        "enableSlaveActingMaster=TRUE",
-        "duplicationEnable=true",
-        "totalReplicas=3",
-        "inSyncReplicas=2",
-        "minInSyncReplicas=2",
-        "allAckInSyncStateSet=true",
         "storeType=defaultRocksDB",
         "timerRocksDBEnable=true",
         "transRocksDBEnable=true",
@@ -263,6 +285,37 @@ def test_a_setting_that_counts_on_what_is_not_served_stops_the_start(line: str, 
         load_config("serve", [path])
     with pytest.raises(ConfigError, match=f"--set {name}: {name}={text} asks for"):
         load_config("broker", sets=[line])
+
+
+INERT_REPLICA_SETTINGS = [
+    "enableSlaveActingMaster=TRUE",
+    "duplicationEnable=true",
+    "totalReplicas=3",
+    "inSyncReplicas=2",
+    "minInSyncReplicas=2",
+    "allAckInSyncStateSet=true",
+]
+"""Settings that do nothing for an ASYNC_MASTER of the official broker."""
+
+
+@pytest.mark.parametrize("line", INERT_REPLICA_SETTINGS)
+def test_a_replica_setting_without_effect_for_a_single_master_is_a_notice(line: str, tmp_path: Path) -> None:
+    name = line.partition("=")[0]
+    path = written(tmp_path / "broker.conf", f"# official\nbrokerRole=ASYNC_MASTER\n{line}\n")
+    (notice,) = [text for text in load_config("serve", [path], strict=True).notices if name in text]
+    assert notice.startswith(f"{path}:3: {name} ")
+    (notice,) = [text for text in load_config("broker", sets=[line]).notices if name in text]
+    assert notice.startswith(f"--set {name}: {name} ")
+
+
+@pytest.mark.parametrize("line", INERT_REPLICA_SETTINGS)
+@pytest.mark.parametrize(
+    "asking", ["brokerRole=SYNC_MASTER", "enableDLegerCommitLog=true", "enableControllerMode=true"]
+)
+def test_a_replica_setting_with_effect_stops_the_start(line: str, asking: str, tmp_path: Path) -> None:
+    path = written(tmp_path / "broker.conf", f"{line}\n{asking}\n")
+    with pytest.raises(ConfigError, match=rf"broker\.conf:2: {asking} asks for"):
+        load_config("serve", [path])
 
 
 def test_the_command_line_overrules_the_role_in_a_file(tmp_path: Path) -> None:
