@@ -23,12 +23,14 @@ class AddressServer:
     """Names the namesrvs of the setting addressServerList. ``find_port`` returns the port of this process's namesrv.
 
     ``auto`` in the list is that namesrv, at the host that is advertised to clients (brokerIP1), or else at the one
-    where the request arrived.
+    where the request arrived. ``find_advertised`` returns that host: it may change while the process runs.
     """
 
-    def __init__(self, config: ServeConfig, find_port: Callable[[], int | None]) -> None:
+    def __init__(
+        self, config: ServeConfig, find_port: Callable[[], int | None], find_advertised: Callable[[], str]
+    ) -> None:
         self._entries = [entry for entry in config.process.address_server_list.split(";") if entry]
-        self._advertised = config.brokers[0].broker_ip if config.brokers else AUTO
+        self._find_advertised = find_advertised
         self._has_published_ports = config.process.published_ports
         self._gateway = find_default_gateway() if config.process.published_ports else None
         self._find_port = find_port
@@ -48,7 +50,8 @@ class AddressServer:
         port = self._find_port()
         if port is None:
             return None
-        if self._advertised != AUTO:
-            return join_address(self._advertised, port)
+        advertised = self._find_advertised()
+        if advertised != AUTO:
+            return join_address(advertised, port)
         host = host_for(self._gateway, remote, local) if self._has_published_ports else local
         return join_address(host, port)

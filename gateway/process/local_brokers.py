@@ -13,7 +13,7 @@ from gateway.broker.assembly.metrics import broker_metrics
 from gateway.broker.assembly.registration import OpenConnection, Registrar
 from gateway.broker.assembly.service import BrokerService
 from gateway.broker.messages.stored_messages import find_topic
-from gateway.config.process import BrokerConfig, ServeConfig
+from gateway.config.process import AUTO, BrokerConfig, ServeConfig
 from gateway.namesrv.route_table import RouteTable
 from gateway.process.parts import ProcessParts, connection_metrics, format_address
 from gateway.runtime.metrics import Distribution, Metric
@@ -109,6 +109,12 @@ class LocalBrokers:
         async with trio.open_nursery() as nursery:
             for service in self.services:
                 nursery.start_soon(service.stop)
+
+    def advertised_host(self) -> str:
+        """Return the host that the first broker advertises to clients; "auto" without brokers."""
+        running = (service.broker.config for service in self.services)
+        configs = [*running, *self._config.brokers]
+        return configs[0].broker_ip if configs else AUTO
 
     def supervisors(self) -> Iterator[TaskSupervisor]:
         """Yield the background tasks of each broker."""

@@ -53,6 +53,9 @@ class Brokers(Protocol):
     async def stop(self) -> None:
         """Stop them cleanly."""
 
+    def advertised_host(self) -> str:
+        """Return the host that the first broker advertises to clients at present (brokerIP1)."""
+
     def supervisors(self) -> Iterator[TaskSupervisor]:
         """Yield the background tasks in this process."""
 
@@ -93,7 +96,7 @@ class Server:
         self._metrics.register(self._part_metrics)
         self._metrics.register_remote(self._brokers.remote_metrics)
         self._readiness = Readiness(self._supervisors, self._brokers.find_troubles)
-        namesrvs = AddressServer(config, lambda: self._namesrv_port)
+        namesrvs = AddressServer(config, lambda: self._namesrv_port, self._brokers.advertised_host)
         self._http = build_http_endpoint(config.process, config.tls, self._metrics, self._readiness, namesrvs)
         self._push = build_metrics_push(config.process.metrics_export, self._metrics, METRIC_PREFIX)
         if self._push is not None:

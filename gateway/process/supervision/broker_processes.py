@@ -10,7 +10,7 @@ from typing import TypeVar
 import trio
 
 from gateway.config.metrics_export import MetricsExportConfig
-from gateway.config.process import BrokerConfig, ServeConfig
+from gateway.config.process import AUTO, BrokerConfig, ServeConfig
 from gateway.namesrv.processors import handlers as namesrv_handlers
 from gateway.namesrv.service import NamesrvService
 from gateway.process.supervision.broker_process import BrokerJob, BrokerProcess, start_broker_process
@@ -68,6 +68,10 @@ class BrokerProcesses:
         async with trio.open_nursery() as nursery:
             for broker in self._brokers:
                 nursery.start_soon(broker.stop)
+
+    def advertised_host(self) -> str:
+        """Return the host that the first broker advertises to clients, as it was configured at the start."""
+        return self._config.brokers[0].broker_ip if self._config.brokers else AUTO
 
     def supervisors(self) -> Iterator[TaskSupervisor]:
         """Yield nothing: the background tasks of the brokers are in their processes."""

@@ -24,10 +24,14 @@ def configured(text: str = "auto", broker_ip: str = "auto", **process: Any) -> S
     )
 
 
+def serving(config: ServeConfig, port: int | None = 9876) -> AddressServer:
+    return AddressServer(config, lambda: port, lambda: config.brokers[0].broker_ip)
+
+
 def listed(
     config: ServeConfig, path: str = "/rocketmq/nsaddr", remote: str = CLIENT, local: str = HERE
 ) -> str:
-    return AddressServer(config, lambda: 9876).list_page(path, remote, local).content.decode()
+    return serving(config).list_page(path, remote, local).content.decode()
 
 
 @pytest.mark.parametrize("path", ["/rocketmq/nsaddr", "/rocketmq/nsaddr-unit", "/rocketmq/nsaddr-a.b_c%7C9"])
@@ -42,6 +46,14 @@ def test_addresses_of_ipv6(local: str, text: str) -> None:
 
 def test_an_advertised_host_wins() -> None:
     assert listed(configured(broker_ip="mq.example.org")) == "mq.example.org:9876"
+
+
+def test_a_changed_advertised_host_is_listed_at_once() -> None:
+    hosts = ["auto"]
+    namesrvs = AddressServer(configured(), lambda: 9876, lambda: hosts[-1])
+    assert namesrvs.list_page("/rocketmq/nsaddr", CLIENT, HERE).content == b"10.0.0.1:9876"
+    hosts.append("mq.example.org")
+    assert namesrvs.list_page("/rocketmq/nsaddr", CLIENT, HERE).content == b"mq.example.org:9876"
 
 
 @pytest.mark.parametrize(
@@ -65,9 +77,9 @@ def test_the_host_of_a_container_gets_its_published_port(monkeypatch: pytest.Mon
 
 def test_without_a_namesrv_there_is_no_own_address() -> None:
     with pytest.raises(ConsoleError, match="this process has no namesrv") as refused:
-        AddressServer(configured(), lambda: None).list_page("/rocketmq/nsaddr", CLIENT, HERE)
+        serving(configured(), None).list_page("/rocketmq/nsaddr", CLIENT, HERE)
     assert refused.value.status == 404
-    others = AddressServer(configured("auto;b:1"), lambda: None)
+    others = serving(configured("auto;b:1"), None)
     assert others.list_page("/rocketmq/nsaddr", CLIENT, HERE).content == b"b:1"
 
 
@@ -89,7 +101,7 @@ def test_a_name_is_bounded() -> None:
 def test_the_port_serves_the_list_without_token_and_under_any_host_name_by_get_only() -> None:
     async def main() -> None:
         config = configured("auto;b:9876", http_port=0, http_token="t0ken")
-        namesrvs = AddressServer(config, lambda: 9876)
+        namesrvs = serving(config)
         endpoint = build_http_endpoint(
             config.process, config.tls, MetricRegistry(), Readiness(list), namesrvs
         )

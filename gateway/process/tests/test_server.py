@@ -7,6 +7,7 @@ import pytest
 import trio
 
 from codec.topics import DEFAULT_TOPIC
+from gateway.broker.processors.live_config import apply_broker_config
 from gateway.config.metrics_export import MetricsExportConfig
 from gateway.config.process import ListenerLimits, NamesrvConfig, ProcessConfig, ServeConfig
 from gateway.process.parts import format_address
@@ -15,7 +16,7 @@ from gateway.process.tests.test_http_endpoint import fetch
 from gateway.runtime import process as process_module
 from gateway.runtime.stop_signals import StopSignals
 from gateway.tests.cluster import bodies, message, pull
-from gateway.tests.configs import broker_config
+from gateway.tests.configs import broker_config, change_config
 from remoting.client import open_client
 from remoting.errors import RemotingClosed
 from remoting.reactor import Reactor
@@ -211,6 +212,16 @@ def test_nobody_is_told_that_it_is_ready_when_the_ready_file_cannot_be_written(t
     output = capsys.readouterr()
     assert "ready.part" in output.err
     assert not output.out
+
+
+def test_the_host_in_the_list_of_namesrvs_is_the_advertised_one_at_present(tmp_path):
+    async def test(facts, server, _):
+        assert server._brokers.advertised_host() == "auto"
+        broker = server._brokers.services[0].broker
+        apply_broker_config(broker, change_config(broker.config, broker_ip="10.7.7.7"))
+        assert server._brokers.advertised_host() == "10.7.7.7"
+
+    served(tmp_path, test)
 
 
 def test_health_and_metrics_of_all_parts_are_served_over_http(tmp_path):
