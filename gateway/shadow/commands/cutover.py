@@ -89,10 +89,11 @@ def _step_options(function: Any) -> Any:
         click.option(
             "--allow",
             multiple=True,
-            type=click.Choice(["transactions", "delays", "apart", "bypass", "dead-letters"]),
+            type=click.Choice(["transactions", "delays", "apart", "bypass", "dead-letters", "retries"]),
             help="Check that may fail; repeatable. transactions: the primary holds back half messages; delays: it "
             "holds back delayed messages; apart: the group's other topics have not got as far; bypass: messages were "
-            "sent past the gateway; dead-letters: dead letters could not be copied. See "
+            "sent past the gateway; dead-letters: dead letters could not be copied; retries: a group without "
+            "consumers has retries left, which nobody gets. See "
             "docs/reference/cutover-guarantees.md.",
         ),
         click.option(

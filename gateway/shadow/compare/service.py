@@ -28,6 +28,7 @@ from gateway.shadow.compare.expected_differences import CONSUMER_TOPIC_PREFIXES
 from gateway.shadow.compare.noise import LearnedNoise
 from gateway.shadow.compare.parity import (
     MAX_QUEUES,
+    READ_ERRORS,
     ComparedClusters,
     ParityOptions,
     ParityRange,
@@ -150,6 +151,18 @@ async def _count_messages(cluster: Cluster, topic: str) -> int:
         for broker in sorted(brokers)
     ]
     return sum(offsets.max_offset - offsets.min_offset for table in tables for offsets in table.values())
+
+
+async def _describe_extra_topic(target: Cluster, topic: str) -> str:
+    """Return the problem of a topic that only the target has; "" if it is empty.
+
+    A broker that does not answer is a problem of this topic alone: the finished comparison of the others must be kept.
+    """
+    try:
+        number = await _count_messages(target, topic)
+    except READ_ERRORS as problem:
+        return f"only the target has this topic, and it cannot be read: {type(problem).__name__}: {problem}"
+    return f"only the target has this topic, with {number} messages" if number else ""
 
 
 async def _has_topic(primary: Cluster, topic: str) -> bool:
@@ -289,8 +302,7 @@ class ComparisonService:
                 on_progress,
             )
             for topic in only_at_target:
-                if number := await _count_messages(self.target, topic):
-                    problem = f"only the target has this topic, with {number} messages"
+                if problem := await _describe_extra_topic(self.target, topic):
                     result.queues.append(QueueParity(topic, "", -1, problem=problem))
         result.unmatched = {
             pattern: similar

@@ -26,6 +26,7 @@ from gateway.shadow.mirror.settings import TARGET_PRIMARY
 from gateway.shadow.traffic.exchange import Side
 from remoting.requests.topics import QueryTopicsByConsumer
 
+ABANDONED_RETRIES_CHECK: Final = "abandoned retries"
 MAX_REVIVE_DELAY_MS: Final = 15_000
 """Time after which a popped message is in its retry topic at the latest, counted from the end of its invisible time.
 
@@ -338,14 +339,19 @@ class MoveChecks:
     async def check_drained(self, move: Move, group: str) -> list[MoveCheck]:
         """Return the checks before DRAINED: the group has consumed all of its side, which holds nothing back for it."""
         side = move.consumer_side(group)
-        if await self._has_consumers(move.topic, group):
-            checks = [await run_check("drained", lambda: self._check_consumed(side, move.topic, group))]
-        else:
-            checks = [await run_check("online", lambda: self._check_idle_group(move, group))]
         # Also without consumers: what the side delivers later, or waits in a retry topic, would reach nobody there.
-        checks.append(
-            await run_check("retries", lambda: self._check_consumed(side, move.topic, group, retries=True))
-        )
+        if await self._has_consumers(move.topic, group):
+            checks = [
+                await run_check("drained", lambda: self._check_consumed(side, move.topic, group)),
+                await run_check(
+                    "retries", lambda: self._check_consumed(side, move.topic, group, retries=True)
+                ),
+            ]
+        else:
+            checks = [
+                await run_check("online", lambda: self._check_idle_group(move, group)),
+                await run_check(ABANDONED_RETRIES_CHECK, lambda: self._check_abandoned_retries(move, group)),
+            ]
         checks += await self.check_held_back(move.topic, side)
         # A retried message waits for a delay level under the name of the retry topic, hence only the check of delays.
         checks += [
@@ -389,6 +395,16 @@ class MoveChecks:
             "online", not missing_messages, "no consumers; continues at its present offsets", reason
         )
 
+    async def _check_abandoned_retries(self, move: Move, group: str) -> MoveCheck:
+        """Check the retries of a group without consumers, which nobody is going to consume by waiting."""
+        side = move.consumer_side(group)
+        check = await self._check_consumed(side, move.topic, group, retries=True)
+        advice = (
+            f"{check.reason}, and has no consumers: start one, or reset its offset to the end of that topic at the "
+            f"{side.value}; --allow retries moves the group without them, and nobody gets them"
+        )
+        return MoveCheck(ABANDONED_RETRIES_CHECK, check.ok, check.measured, "" if check.ok else advice)
+
     async def _check_consumed(
         self, side: Side, topic: str, group: str, *, retries: bool = False
     ) -> MoveCheck:
@@ -420,11 +436,32 @@ class MoveChecks:
 
     # -- a group may follow ----------------------------------------------------------------------------------------
 
-    async def compare_retry_topics(self, move: Move, group: str) -> MoveCheck:
+    async def compare_retry_topics(self, move: Move, group: str, moves: Mapping[str, Move]) -> MoveCheck:
         """Name the group's retry topics that hold more at the target: they cannot be mirrored at the same offsets.
 
-        Nothing in them waits, because the group has consumed them.
+        Nothing of this topic waits in them, because the group has consumed it. The retry topic belongs to all topics of
+        the group, so it must not be deleted while another of them is consumed at the target. The check only informs: it
+        holds also if a cluster does not answer.
         """
+        try:
+            ahead = await self._retry_topics_ahead(move, group)
+        except LOOKUP_ERRORS as problem:
+            reason = f"the retry topics cannot be compared: {type(problem).__name__}: {problem}"
+            return MoveCheck("retry topics", True, "unknown", reason)
+        moved_topics = sorted(
+            topic
+            for topic, other in moves.items()
+            if topic != move.topic and group in other.groups and other.consumer_side(group) is Side.TARGET
+        )
+        reason = f"{', '.join(sorted(ahead))} has more messages at the target: " + (
+            f"keep it there while {group} consumes {', '.join(moved_topics)} at the target"
+            if moved_topics
+            else "all of them are consumed; delete it there to mirror it again"
+        )
+        return MoveCheck("retry topics", True, f"{len(ahead)} differ", reason if ahead else "")
+
+    async def _retry_topics_ahead(self, move: Move, group: str) -> set[str]:
+        """Return the group's retry topics that hold more at the target. Raises LOOKUP_ERRORS."""
         ahead = set()
         for broker in await self.clusters.brokers_of(move.topic):
             for topic in retry_topics(group, move.topic):
@@ -434,11 +471,7 @@ class MoveChecks:
                 ).items():
                     if queue_range.high > primary_ranges.get(queue, QueueRange(0, 0)).high:
                         ahead.add(topic)
-        reason = (
-            f"{', '.join(sorted(ahead))} has more messages at the target, all of them consumed: delete it there to "
-            "mirror it again"
-        )
-        return MoveCheck("retry topics", True, f"{len(ahead)} differ", reason if ahead else "")
+        return ahead
 
     async def check_other_topics(self, move: Move, group: str, moves: Mapping[str, Move]) -> MoveCheck:
         """Check that the group's other topics have got as far.

@@ -31,7 +31,7 @@ from gateway.runtime.metrics import Metric
 from gateway.shadow.clusters.cluster_pair import LOOKUP_ERRORS, ClusterPair
 from gateway.shadow.clusters.metadata_sync import find_topic, topic_request
 from gateway.shadow.cutover.bypass_watch import BypassWatch
-from gateway.shadow.cutover.checks import MoveCheck, MoveChecks, run_check
+from gateway.shadow.cutover.checks import ABANDONED_RETRIES_CHECK, MoveCheck, MoveChecks, run_check
 from gateway.shadow.cutover.copy_back import CopyBack
 from gateway.shadow.cutover.dead_letters import DEAD_LETTERS_CHECK, DeadLetters
 from gateway.shadow.cutover.director import MoveDirector
@@ -52,6 +52,7 @@ ALLOWANCES: Final = {
     "apart": ("together",),
     "bypass": ("bypass",),
     "dead-letters": (DEAD_LETTERS_CHECK,),
+    "retries": (ABANDONED_RETRIES_CHECK,),
 }
 """Refusals that the operator may allow, and the checks that each of them covers."""
 DONE_IS_FINAL: Final = (
@@ -373,8 +374,11 @@ class Mover:
     async def _complete_checked(self, step: MoveStep, checks: list[MoveCheck], allowed: set[str]) -> bool:
         """Take a step whose only work is to find out that its checks hold."""
         results = await self._check_forward_step(self.move_file.get_move(step.topic), step)
-        # A group for which its side still holds back messages has not drained it, whatever the operator allows.
-        excusable = allowed & {"bypass"} if step.goal is MoveState.DRAINED else allowed
+        # A group for which its side still holds back messages has not drained it, whatever the operator allows. Only
+        # retries of a group without consumers may stay: nobody is going to consume them.
+        excusable = (
+            allowed & {"bypass", ABANDONED_RETRIES_CHECK} if step.goal is MoveState.DRAINED else allowed
+        )
         checks += excuse_allowed(results, excusable)
         return all_hold(checks) and await self._complete_step(step)
 
@@ -521,7 +525,8 @@ class Mover:
         if not step.is_backward:
             checks += excuse_allowed(await self._check_bypass(move), allowed)
         # The checks of DRAINED again: the group may have got messages since, from retries for instance.
-        checks += await self.checks.check_drained(move, group)
+        drained = await self.checks.check_drained(move, group)
+        checks += excuse_allowed(drained, allowed & {ABANDONED_RETRIES_CHECK})
         if not step.is_backward:
             checks += excuse_allowed(
                 [await self.checks.check_other_topics(move, group, self._moves_by_topic())], allowed
@@ -536,7 +541,7 @@ class Mover:
             return False
         if step.is_backward:
             if self.checks.clusters.preserves_offsets:
-                checks.append(await self.checks.compare_retry_topics(move, group))
+                checks.append(await self.checks.compare_retry_topics(move, group, self._moves_by_topic()))
             return await self._return_group(step, checks)
         if not self._dead_letters.are_replicated:
             move = move.with_dead_letter_ends(group, await self._dead_letters.queue_ends(move, group))

@@ -115,14 +115,17 @@ class Forwarder:
             return False
         try:
             with trio.fail_after(self._settings.connect_s):
-                entries = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+                hosts = await _resolve_host(host, port)
+                own_host = self._settings.host
+                # `listen.host` may be a name such as "localhost".
+                own_hosts = (
+                    WILDCARD_HOSTS if own_host in WILDCARD_HOSTS else await _resolve_host(own_host, port)
+                )
         except (OSError, UnicodeError, trio.TooSlowError):
             return False
-        own_host = self._settings.host
-        hosts = {unmap_host(str(endpoint[0])) for *_, endpoint in entries}
         # A connection to 0.0.0.0 or :: reaches the loopback address.
         return any(
-            is_local_host(host) and (own_host in WILDCARD_HOSTS or host in (own_host, *WILDCARD_HOSTS))
+            is_local_host(host) and (bool(own_hosts & WILDCARD_HOSTS) or host in own_hosts | WILDCARD_HOSTS)
             for host in hosts
         )
 
@@ -267,6 +270,12 @@ class Forwarder:
         async with trio.open_nursery() as nursery:
             for listener in list(self.listeners):
                 nursery.start_soon(listener.stop)
+
+
+async def _resolve_host(host: str, port: int) -> frozenset[str]:
+    """Return the numeric addresses of a host. Raises OSError or UnicodeError."""
+    entries = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return frozenset(unmap_host(str(endpoint[0])) for *_, endpoint in entries)
 
 
 def _own_port(address: str) -> str:

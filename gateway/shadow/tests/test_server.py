@@ -52,6 +52,16 @@ def test_a_primary_that_is_the_gateway_itself_is_refused(host, capsys):
     assert f"Error: primary.namesrv: {address} is a port of this gateway" in error
 
 
+def test_a_primary_that_is_the_gateway_itself_is_refused_with_a_name_to_listen_on(capsys):
+    """The name was compared with numeric addresses."""
+    address = "127.0.0.1:29880"
+    config = gateway_config(
+        f"primary.namesrv=['{address}']", "listen.host=localhost", "listen.namesrv_port=29880"
+    )
+    assert run(config) == 2
+    assert f"Error: primary.namesrv: {address} is a port of this gateway" in capsys.readouterr().err
+
+
 def test_a_second_namesrv_that_is_a_port_of_the_gateway_is_refused(capsys):
     """Also the second namesrv of a list, at the port that its own listener gets."""
     config = gateway_config("primary.namesrv=['127.0.0.1:1', '127.0.0.1:29879']", "listen.namesrv_port=29878")

@@ -17,6 +17,7 @@ from gateway.shadow.tests.two_clusters import ClusterView, two_clusters
 from gateway.shadow.traffic.exchange import Hub
 from gateway.tests import cluster as simulation
 from gateway.tests.cluster import pull
+from remoting.requests.topics import GetTopicStatsInfo
 
 
 class Routes:
@@ -141,6 +142,31 @@ async def test_parity_says_which_retry_and_dead_letter_topics_it_left_out(primar
     value = (await comparing.check_parity(["*", "%*"])).to_value()
     assert (value["holds"], value["left_out"], value["problems"]) == (False, 0, 2)
     assert "%DLQ%other  -1: only the target has this topic, with 1 messages" in describe_parity(value)
+
+
+@two_clusters
+async def test_a_target_broker_that_does_not_answer_is_a_problem_of_its_topic_alone(primary, target):
+    """The finished comparison of all topics was lost."""
+    for side in (primary, target):
+        await filled(side, [b"a"])
+    await filled(target, [b"c"], topic="%DLQ%other")
+    comparing = comparing_of(primary, target)
+    await primary.simulated.nursery.start(comparing.run)
+    await trio.sleep(1)
+    asked = comparing.target.ask_broker
+
+    async def failing(name, request, timeout_s=None):
+        if isinstance(request, GetTopicStatsInfo):
+            raise OSError("unreachable")
+        return await asked(name, request, timeout_s)
+
+    comparing.target.ask_broker = failing
+    value = (await comparing.check_parity(["*", "%*"])).to_value()
+    assert (value["holds"], value["problems"]) == (False, 1)
+    assert (
+        "%DLQ%other  -1: only the target has this topic, and it cannot be read: OSError"
+        in describe_parity(value)
+    )
     value = (await comparing.check_parity(["%DLQ%other"])).to_value()
     assert (value["empty"], value["problems"]) == (False, 1)
     assert (await comparing.check_parity(["orders"])).left_out_topics == []

@@ -6,6 +6,11 @@ from collections import Counter
 import pytest
 import trio
 
+from codec.message import Message
+from gateway.shadow.clusters.cluster_pair import QueueRange
+from gateway.shadow.cutover import dead_letters as dead_letters_module
+from gateway.shadow.cutover.dead_letters import DeadLetters
+from gateway.shadow.cutover.moves import Move, MoveState
 from gateway.shadow.cutover.tests.test_mover import (
     BACK,
     DONE,
@@ -20,12 +25,15 @@ from gateway.shadow.cutover.tests.test_mover import (
     take_step,
     world,
 )
+from gateway.shadow.replication.queue_copier import QueueCopier
 from gateway.shadow.tests.replicated_clusters import ReplicatedClusters
 from gateway.shadow.tests.two_clusters import two_clusters
 from gateway.shadow.traffic.exchange import Side
 from gateway.tests.cluster import message
+from remoting.bodies.groups import SubscriptionGroupConfig
 from remoting.bodies.topics import TopicConfig
 from remoting.errors import RequestError
+from remoting.requests.pull import PullMessage
 from remoting.requests.send import SendMessageV2
 from storage.append import NewMessage
 
@@ -221,6 +229,153 @@ async def test_a_target_with_offsets_of_its_own_returns_its_dead_letters_once(pr
         assert 'kind "ours"' in check.reason
 
 
+@two_clusters
+async def test_letters_that_arrive_during_a_copy_do_not_refuse_the_step(primary, target):
+    """The check after the copy counted them as missing, and nothing copied them: refused for as long as they came."""
+    async with world(primary, target) as (gateway, _):
+        give_up(target, *numbered(b"moved", 3))
+        asked = primary.ask_broker
+
+        async def growing(name, request, timeout_s=None):
+            if isinstance(request, SendMessageV2):
+                give_up(target, b"later " + request.body)
+            return await asked(name, request, timeout_s)
+
+        primary.ask_broker = growing
+        letters = DeadLetters(gateway.checks.clusters, are_replicated=True)
+        check = await letters.copy_missing(Move("orders"), "GID", Side.PRIMARY)
+        assert (check.ok, check.measured) == (True, "GID: 3 copied to the primary")
+        primary.ask_broker = asked
+        check = await letters.copy_missing(Move("orders"), "GID", Side.PRIMARY)
+        assert (check.ok, check.measured) == (True, "GID: 3 copied to the primary")
+
+
+@pytest.mark.parametrize("idle_pulls", [0, 1])
+@two_clusters
+async def test_nothing_is_sent_while_the_target_is_a_beginning_of_the_primary(
+    primary, target, idle_pulls, monkeypatch
+):
+    """Replication puts these letters too, at their offsets: what was sent besides would be there twice."""
+    await ReplicatedClusters(primary, target, discover_ms=100).restart_target()
+    async with world(primary, target) as (gateway, _):
+        give_up(primary, *numbered(b"early", 3))
+        copy_once, pulls, asked, sent = QueueCopier.copy_once, [], target.ask_broker, []
+
+        async def copy_late(copier, wait_ms):
+            pulls.append(copier)
+            if len(pulls) <= idle_pulls:
+                return 0
+            copied_messages = await copy_once(copier, wait_ms)
+            give_up(primary, b"late")
+            return copied_messages
+
+        async def counting(name, request, timeout_s=None):
+            if isinstance(request, SendMessageV2):
+                sent.append(request)
+            return await asked(name, request, timeout_s)
+
+        monkeypatch.setattr(QueueCopier, "copy_once", copy_late)
+        target.ask_broker = counting
+        letters = DeadLetters(gateway.checks.clusters, are_replicated=True)
+        check = await letters.copy_missing(Move("orders"), "GID", Side.TARGET)
+        assert (check.ok, check.measured) == (True, "GID: 3 copied to the target")
+        assert broker(target).store.max_offset(DEAD, 0) == 3
+        assert not sent
+
+
+@pytest.mark.parametrize("are_replicated", [True, False])
+@two_clusters
+async def test_letters_are_not_read_to_count_them_if_the_target_has_none(primary, target, are_replicated):
+    async with world(primary, target) as (gateway, _):
+        give_up(primary, *numbered(b"early", 5))
+        asked, pulls = primary.ask_broker, []
+
+        async def counting(name, request, timeout_s=None):
+            if isinstance(request, PullMessage):
+                pulls.append(request)
+            return await asked(name, request, timeout_s)
+
+        primary.ask_broker = counting
+        letters = DeadLetters(gateway.checks.clusters, are_replicated)
+        check = await letters.plan_copy(Move("orders"), "GID")
+        assert "GID: 5 only at the primary" in check.measured
+        assert not pulls
+
+
+@two_clusters
+async def test_too_many_letters_are_an_upper_bound_in_a_plan_and_refuse_a_copy(primary, target, monkeypatch):
+    async with world(primary, target) as (gateway, _):
+        give_up(primary, *numbered(b"here", 4))
+        give_up(target, *numbered(b"there", 5))
+        letters = DeadLetters(gateway.checks.clusters, are_replicated=True)
+        check = await letters.plan_copy(Move("orders"), "GID")
+        assert check.measured == "GID: 4 only at the primary; the step copies them"
+        monkeypatch.setattr(dead_letters_module, "MAX_COMPARED_LETTERS", 3)
+        check = await letters.plan_copy(Move("orders"), "GID")
+        assert check.measured == "GID: at most 4 only at the primary; the step copies them"
+        check = await letters.copy_missing(Move("orders"), "GID", Side.TARGET)
+        assert not check.ok
+        assert "4 and 5 messages at broker-a are too many to compare" in check.reason
+        assert "--allow dead-letters" in check.reason
+        monkeypatch.setattr(dead_letters_module, "MAX_COMPARED_LETTERS", 4)
+        assert (await letters.copy_missing(Move("orders"), "GID", Side.TARGET)).ok
+
+
+class ListedQueues:
+    """Both sides of a pair with one queue each: the first offset, and the bodies from there on."""
+
+    def __init__(self, primary, target):
+        self.queues = {Side.PRIMARY: primary, Side.TARGET: target}
+
+    async def queue_ranges(self, side, broker, topic):
+        low, bodies = self.queues[side]
+        return {0: QueueRange(low, low + len(bodies))}
+
+    async def read_messages(self, side, broker, topic, queue_id, start, stop):
+        low, bodies = self.queues[side]
+        for offset in range(max(start, low), min(stop, low + len(bodies))):
+            yield Message(topic=topic, queue_offset=offset, body=bodies[offset - low].encode())
+
+
+@pytest.mark.parametrize(
+    ("goal", "primary", "target", "missing"),
+    [
+        (Side.PRIMARY, (0, "ab"), (0, "abcd"), "cd"),
+        # Both sides got letters in another order; the first ones of the target were deleted by age.
+        (Side.PRIMARY, (0, "abxcd"), (2, "cdx"), ""),
+        (Side.PRIMARY, (0, "abxcd"), (2, "cdxy"), "y"),
+        # The target has nothing any more at the offsets of the primary, whose letters are copies.
+        (Side.PRIMARY, (0, "abc"), (4, "bcd"), "d"),
+        # A letter that the group gave up on twice stays one of two; equal beginnings count for neither side.
+        (Side.PRIMARY, (0, "ax"), (0, "aa"), "a"),
+        (Side.TARGET, (3, "dex"), (0, "exadey"), ""),
+        (Side.TARGET, (3, "ded"), (0, "eeadey"), "d"),
+        # The topic was deleted at the primary and created again: all of its letters count.
+        (Side.TARGET, (0, "ab"), (5, "bc"), "a"),
+    ],
+)
+def test_letters_are_compared_with_all_that_the_goal_still_has(goal, primary, target, missing):
+    """The goal was counted from the first offset of the other side on, so older copies there were doubled."""
+
+    async def compare():
+        letters = DeadLetters(ListedQueues(primary, target), are_replicated=True)
+        ends = {"broker-a": {0: 100}}
+        found = letters._iter_missing(Move("orders"), "GID", "broker-a", goal, ends)
+        return [message.body.decode() async for _, message in found]
+
+    assert "".join(trio.run(compare)) == missing
+
+
+@pytest.mark.parametrize(("source", "goal"), [("abb", "bbbbbbcdefgh"), ("bbbcdefgh", "abb")])
+def test_only_the_smaller_side_is_held_in_memory(source, goal):
+    async def count():
+        letters = DeadLetters(ListedQueues((0, goal), (0, source)), are_replicated=True)
+        parts = [(0, QueueRange(0, len(source)))], [(0, QueueRange(0, len(goal)))]
+        return await letters._count_present("broker-a", "GID", Side.PRIMARY, *parts)
+
+    assert sorted(trio.run(count).values()) in ([2], [1, 2])
+
+
 # -- other messages of a group that wait somewhere --------------------------------------------------------------
 
 
@@ -260,3 +415,51 @@ async def test_a_step_of_another_topic_does_not_mirror_the_groups_dead_letters_a
             assert gateway.mover.move_file.get_move("orders").consumer_side("GID") is Side.TARGET
             for wanted in (D, S):
                 assert await take_step(gateway, "bills") is wanted
+
+
+@two_clusters
+async def test_an_abandoned_group_moves_without_its_retries_if_allowed(primary, target):
+    """Nothing covered the refusal, and its text named no remedy."""
+    async with world(primary, target) as (gateway, _):
+        broker(primary).topics.update([TopicConfig(topic_name=RETRY, read_queue_nums=1, write_queue_nums=1)])
+        broker(primary).groups.update([SubscriptionGroupConfig(group_name="GID")])
+        broker(primary).offsets.commit_offset("GID", "orders", 0, 0)
+        broker(primary).store.append(NewMessage(RETRY, 0, b"failed", b""))
+        broker(primary).offsets.commit_offset("GID", RETRY, 0, 0)
+        for wanted in (C, P):
+            assert await take_step(gateway, "orders") is wanted
+        reason = await refusal_reason(gateway, "orders", "GID")
+        assert "reset its offset to the end of that topic at the primary" in reason
+        assert "--allow retries" in reason
+        for wanted in (D, S):
+            assert await take_step(gateway, "orders", "GID", allow=["retries"]) is wanted
+
+
+@two_clusters
+async def test_retry_topics_are_not_to_be_deleted_while_another_topic_of_the_group_needs_them(
+    primary, target
+):
+    async with world(primary, target) as (gateway, _):
+        broker(target).topics.update([TopicConfig(topic_name=RETRY, read_queue_nums=1, write_queue_nums=1)])
+        broker(target).store.append(NewMessage(RETRY, 0, b"failed", b""))
+        move = Move("orders", groups={"GID": MoveState.DRAINED})
+        check = await gateway.checks.compare_retry_topics(move, "GID", {"orders": move})
+        assert (check.ok, "delete it there" in check.reason) == (True, True)
+        other = Move("bills", state=P, groups={"GID": S})
+        check = await gateway.checks.compare_retry_topics(move, "GID", {"orders": move, "bills": other})
+        assert check.ok
+        assert "delete" not in check.reason
+        assert "keep it there while GID consumes bills at the target" in check.reason
+
+
+@two_clusters
+async def test_retry_topics_that_cannot_be_compared_refuse_no_step(primary, target):
+    async with world(primary, target) as (gateway, _):
+
+        async def failing(name, request, timeout_s=None):
+            raise OSError("unreachable")
+
+        target.ask_broker = failing
+        check = await gateway.checks.compare_retry_topics(Move("orders"), "GID", {})
+        assert check.ok
+        assert "unreachable" in check.reason
