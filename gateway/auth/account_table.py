@@ -179,6 +179,11 @@ class PolicyTable(AccountTable):
         """Set the policies of a user."""
         self._set(user, policies)
 
+    def restore(self, user: str, policies: Policies) -> None:
+        """Give a user its policies back. They stay even if they cannot be written at once."""
+        replace_entry(self.policies, user, policies)
+        self.note_change()
+
     def delete(self, user: str) -> None:
         """Remove all policies of a user."""
         if user in self.policies:

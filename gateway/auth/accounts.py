@@ -5,9 +5,20 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import orjson
+import trio
 
+from codec.java_numbers import quoted
 from gateway.auth.access_control import AccessControl, Accounts, parse_codes
-from gateway.auth.account_table import ACLS_FILE, USERS_FILE, PolicyTable, User, UserTable, UserType
+from gateway.auth.account_table import (
+    ACLS_FILE,
+    USERS_FILE,
+    AccountError,
+    PolicyTable,
+    User,
+    UserTable,
+    UserType,
+    user_of_subject,
+)
 from gateway.auth.plain_acl import (
     PlainAccounts,
     accounts_to_migrate,
@@ -20,6 +31,7 @@ from gateway.auth.request_needs import NeedContext
 from gateway.config.auth import AuthConfig
 from gateway.runtime.config_file import ConfigFile
 from remoting.acl import Credentials
+from remoting.bodies.auth import AclInfo
 from remoting.errors import RequestError
 from remoting.file_watch import FileWatch
 from toolkit.settings import SettingsError
@@ -42,6 +54,8 @@ class StoredAccounts:
     def __init__(self, users: UserTable, policies: PolicyTable) -> None:
         self.users = users
         self.policy_table = policies
+        # A user is deleted in two writes. Policies added between them would be those of the next user of that name.
+        self._changing_policies = trio.Lock()
 
     def user(self, name: str) -> User | None:
         """Return the user of this name, if there is one."""
@@ -62,19 +76,33 @@ class StoredAccounts:
 
     async def delete_user(self, name: str) -> None:
         """Delete a user with its policies, durably. Raises RequestError if that cannot be written."""
-        policies = self.policy_table.policies.get(name)
-        # The policies first: a user without policies may do nothing, while policies without their user would be those
-        # of the next user of that name.
-        async with self.policy_table.stored_change():
-            self.policy_table.delete(name)
-        try:
-            async with self.users.stored_change():
-                self.users.delete(name)
-        except RequestError:
-            if policies is not None:
-                self.policy_table.put(name, policies)
-                await self.policy_table.save_changes()
-            raise
+        async with self._changing_policies:
+            policies = self.policy_table.policies.get(name)
+            # The policies first: a user without policies may do nothing, while policies without their user would be
+            # those of the next user of that name.
+            async with self.policy_table.stored_change():
+                self.policy_table.delete(name)
+            try:
+                async with self.users.stored_change():
+                    self.users.delete(name)
+            except RequestError:
+                if policies is not None:
+                    # In effect even while the disk refuses this file as well; a later save writes it.
+                    self.policy_table.restore(name, policies)
+                    await self.policy_table.save_changes()
+                raise
+
+    async def put_entries(self, subject: str, info: AclInfo) -> None:
+        """Add entries to a user's policies, or replace those for the same resource, durably.
+
+        Raises RequestError, for instance if there is no such user.
+        """
+        user = user_of_subject(subject)
+        async with self._changing_policies:
+            if self.users.get(user) is None:
+                raise AccountError(f"The subject of {quoted(subject)} is not exist.")
+            async with self.policy_table.stored_change():
+                self.policy_table.put_entries(user, info)
 
     def persist(self) -> None:
         """Write changes and wait for the disk; blocks."""

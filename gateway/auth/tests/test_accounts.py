@@ -2,6 +2,7 @@ import json
 
 import pytest
 import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from gateway.auth.account_table import ACLS_FILE, USERS_FILE, PolicyTable, User, UserTable
 from gateway.auth.accounts import AuthConfigError, StoredAccounts, open_accounts
@@ -134,30 +135,73 @@ async def run_now(work, *arguments):
     return work(*arguments)
 
 
+def open_accounts_on(files, run_blocking=run_now):
+    return StoredAccounts(
+        UserTable(ConfigFile(files, USERS_FILE, run_blocking)),
+        PolicyTable(ConfigFile(files, ACLS_FILE, run_blocking)),
+    )
+
+
+def policies_on(topic):
+    entry = PolicyEntryInfo(resource=f"Topic:{topic}", actions=["Pub"], decision="Allow")
+    return AclInfo(policies=[PolicyInfo(policy_type="Custom", entries=[entry])])
+
+
+def accounts_of_alice(files, run_blocking=run_now):
+    accounts = open_accounts_on(files, run_blocking)
+    accounts.users.put(User("alice", "secret"))
+    accounts.policy_table.put_entries("alice", policies_on("t"))
+    accounts.persist()
+    return accounts
+
+
+def test_policies_come_back_even_if_the_disk_then_refuses_their_file_too():
+    files = FullFiles()
+
+    async def fill_after_the_policies(work, *arguments):
+        work(*arguments)
+        files.full = (USERS_FILE, ACLS_FILE)
+
+    accounts = accounts_of_alice(files, fill_after_the_policies)
+    with pytest.raises(RequestError, match="the change was not stored and is undone"):
+        trio.run(accounts.delete_user, "alice")
+    assert "alice" in accounts.users.users
+    assert "alice" in accounts.policy_table.policies
+    files.full = ()
+    accounts.persist()
+    assert "alice" in open_accounts_on(files).policy_table.policies
+
+
+def test_no_policy_is_added_to_a_user_who_is_being_deleted():
+    async def main():
+        accounts = accounts_of_alice(MemoryFiles(), run_later)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(accounts.delete_user, "alice")
+            await wait_all_tasks_blocked()
+            assert "alice" in accounts.users.users
+            with pytest.raises(RequestError, match="is not exist"):
+                await accounts.put_entries("User:alice", policies_on("other"))
+        assert not accounts.policy_table.policies
+
+    async def run_later(work, *arguments):
+        await trio.sleep(1)
+        work(*arguments)
+
+    trio.run(main, clock=MockClock(autojump_threshold=0.01))
+
+
 @pytest.mark.parametrize("full", [(USERS_FILE,), (ACLS_FILE,), (USERS_FILE, ACLS_FILE)])
 def test_a_user_whose_deletion_cannot_be_stored_stays(full):
     files = FullFiles()
-
-    def opened():
-        return StoredAccounts(
-            UserTable(ConfigFile(files, USERS_FILE, run_now)),
-            PolicyTable(ConfigFile(files, ACLS_FILE, run_now)),
-        )
-
-    accounts = opened()
-    accounts.users.put(User("alice", "secret"))
-    entry = PolicyEntryInfo(resource="Topic:t", actions=["Pub"], decision="Allow")
-    policies = AclInfo(policies=[PolicyInfo(policy_type="Custom", entries=[entry])])
-    accounts.policy_table.put_entries("alice", policies)
-    accounts.persist()
+    accounts = accounts_of_alice(files)
     files.full = full
     with pytest.raises(RequestError, match="the change was not stored and is undone"):
         trio.run(accounts.delete_user, "alice")
-    for present in (accounts, opened()):
+    for present in (accounts, open_accounts_on(files)):
         assert "alice" in present.users.users
         assert "alice" in present.policy_table.policies
     files.full = ()
     trio.run(accounts.delete_user, "alice")
-    for present in (accounts, opened()):
+    for present in (accounts, open_accounts_on(files)):
         assert not present.users.users
         assert not present.policy_table.policies

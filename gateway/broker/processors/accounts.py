@@ -103,7 +103,9 @@ async def delete_user(broker: Broker, request: AuthDeleteUser, call: Call) -> No
         raise AccountError("username can not be blank")
     sender, old = _sender(accounts, call), accounts.users.get(name)
     if old is None:
-        return
+        # Another request may have deleted the user in memory and wait for the write, which may fail and restore it.
+        async with accounts.users.stored_change():
+            return
     if old.is_super and not (sender is not None and sender.is_super):
         raise AccountError("The super user can only be update by super user")
     await accounts.delete_user(name)
@@ -154,11 +156,7 @@ async def _put_acl(broker: Broker, request: AuthCreateAcl | AuthUpdateAcl) -> No
     if not request.data.policies:
         raise AccountError("The body of acl is null")
     subject = request.data.subject or request.subject
-    user = user_of_subject(subject)
-    if accounts.users.get(user) is None:
-        raise AccountError(f"The subject of {quoted(subject or '')} is not exist.")
-    async with accounts.policy_table.stored_change():
-        accounts.policy_table.put_entries(user, request.data)
+    await accounts.put_entries(subject or "", request.data)
 
 
 @AuthDeleteAcl.on(handlers)
