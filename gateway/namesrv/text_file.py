@@ -12,6 +12,7 @@ Invariant: the write that `request_write` returns begins after the call, so it c
 """
 
 import logging
+import math
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,6 +23,9 @@ import trio
 from gateway.runtime.run_blocking import RunBlocking
 
 log = logging.getLogger(__name__)
+
+RETRY_PAUSE_S: Final = 5.0
+"""Longest time after a failed write before the next one."""
 
 MAX_WAITING_CHANGES: Final = 5_000
 """Maximum number of requests that wait for one write. Only a disk that hangs makes so many wait."""
@@ -153,13 +157,18 @@ class CoalescedFile:
         return os.path.basename(self._file.path)
 
     async def run(self) -> None:
-        """Write after each request until cancelled, and then the changes that are not written yet."""
+        """Write after each request until cancelled, and then the changes that are not written yet.
+
+        A write may fail after the file got its new content, for instance while the directory is flushed. The change is
+        undone in memory, so the table is written again, at the latest after a pause.
+        """
         try:
             while True:
-                await self._changed.wait()
+                with trio.move_on_after(RETRY_PAUSE_S if self._is_failing else math.inf):
+                    await self._changed.wait()
                 await self._write()
         finally:
-            if self._changed.is_set():
+            if self._changed.is_set() or self._is_failing:
                 with trio.CancelScope(shield=True):
                     await self._write()
 

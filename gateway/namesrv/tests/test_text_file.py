@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 
-from gateway.namesrv.text_file import AtomicTextFile, CoalescedFile, StoreFailed
+from gateway.namesrv.text_file import RETRY_PAUSE_S, AtomicTextFile, CoalescedFile, StoreFailed
 
 
 def test_the_previous_content_remains_as_a_backup(tmp_path: Path) -> None:
@@ -114,7 +114,9 @@ class Table:
             self.stored.append(value)
 
 
-def with_table(test: Callable[[Table, trio.Nursery], Awaitable[None]]) -> Table:
+def with_table(
+    test: Callable[[Table, trio.Nursery], Awaitable[None]], clock: MockClock | None = None
+) -> Table:
     table = Table()
 
     async def main() -> None:
@@ -123,7 +125,7 @@ def with_table(test: Callable[[Table, trio.Nursery], Awaitable[None]]) -> Table:
             await test(table, nursery)
             nursery.cancel_scope.cancel()
 
-    trio.run(main)
+    trio.run(main, clock=clock)
     return table
 
 
@@ -181,3 +183,20 @@ def test_the_end_writes_what_is_left() -> None:
         table.file.request_write()
 
     assert with_table(test).disk.contents == [b"5"]
+
+
+def test_a_table_whose_change_was_undone_is_written_again_after_a_pause() -> None:
+    """The write may have failed after the file got its content, so that the file has the undone change."""
+
+    async def test(table: Table, nursery: trio.Nursery) -> None:
+        table.disk.fault = OSError(errno.EIO, os.strerror(errno.EIO))
+        table.disk.let_go.set()
+        await table.change()
+        table.disk.fault = None
+        table.value = 0
+        await trio.sleep(RETRY_PAUSE_S + 1)
+        assert table.disk.contents == [b"0"]
+        await trio.sleep(3 * RETRY_PAUSE_S)
+        assert table.disk.contents == [b"0"]
+
+    with_table(test, MockClock(autojump_threshold=0))
