@@ -9,11 +9,14 @@ For each topic the file holds the end of the log at the deletion, and the time. 
 if it lies before that end and was not stored after that time. The time decides where a power cut took the end of the
 log, and an official broker went on from there. It is compared with a margin: clocks are set back by a little, and a
 machine takes longer than that to start.
+
+The broker stores its table of topics before it deletes the messages. A second file names the topics for which this is
+about to happen, so that the broker, when it starts after a kill between the two, can finish the deletion.
 """
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from codec import fastjson
@@ -28,6 +31,7 @@ from storage.queue_ends import delete_queue_ends
 log = logging.getLogger(__name__)
 
 FILE_NAME: Final = "deletedtopics.json"
+ANNOUNCED_FILE_NAME: Final = "topicsbeingdeleted.json"
 CLOCK_MARGIN_MS: Final = 3000
 Deletion = tuple[int, int]
 """The end of the log when a topic was deleted, as a physical offset, and the time, in ms."""
@@ -43,19 +47,40 @@ class DeletedTopics:
         self._lock = threading.Lock()
         self.deletions_begun = 0
         self._deletions = self._read()
+        self._announced_path = f"{root}/{ANNOUNCED_FILE_NAME}"
+        self.announced = self._read_announced()
 
-    def add(self, topic: str, log_end: int, time_ms: int) -> None:
+    def announce(self, topics: Iterable[str]) -> None:
+        """Record durably that topics are about to be deleted. Raises StoreFull, OSError. Thread safe."""
+        with self._lock:
+            announced = self.announced.union(topics)
+            self._files.write_small(self._announced_path, fastjson.dumps(sorted(announced)))
+            self.announced = announced
+
+    def forget_announced(self) -> None:
+        """Forget all announcements, after those of a killed process were carried out. Raises StoreFull, OSError."""
+        if self.announced:
+            self._files.write_small(self._announced_path, fastjson.dumps([]))
+            self.announced = frozenset()
+
+    def add(self, topic: str, log_start: int, log_end: int, time_ms: int) -> None:
         """Record durably that a topic is deleted. Raises StoreFull, OSError; then it is not deleted. Thread safe.
 
+        Deletions whose messages have all expired are forgotten, so that the file does not grow while the broker runs.
         The file of queue ends is deleted first; it is in the same folder, so writing this file makes that durable as
         well.
         """
         with self._lock:
             self.deletions_begun += 1
             delete_queue_ends(self._files, self._root)
-            deletions = {**self._deletions, topic.encode(): (log_end, time_ms)}
+            deletions = {
+                name: deletion for name, deletion in self._deletions.items() if deletion[0] > log_start
+            }
+            deletions[topic.encode()] = (log_end, time_ms)
             self._write(deletions)
             self._deletions = deletions
+            # The file of announcements follows at the next one. Until then it names a topic without messages.
+            self.announced -= {topic}
 
     def run_unless_deleted_since(self, deletions_begun: int, write_ends: Callable[[], None]) -> None:
         """Write the file of queue ends, unless a topic was deleted since its content was read. Thread safe."""
@@ -112,6 +137,15 @@ class DeletedTopics:
     def _write(self, deletions: dict[bytes, Deletion]) -> None:
         topics = {topic.decode(): deletion for topic, deletion in deletions.items()}
         self._files.write_small(self._path, fastjson.dumps(topics))
+
+    def _read_announced(self) -> frozenset[str]:
+        data = self._files.read_small(self._announced_path)
+        try:
+            return frozenset(map(str, fastjson.loads(data, fastjson.MAX_TRUSTED_VALUES) if data else ()))
+        except (JsonError, ValueError, TypeError) as error:
+            reason = {"path": self._announced_path, "reason": str(error)}
+            log.warning("file cannot be read, an interrupted deletion may stay unfinished", extra=reason)
+            return frozenset()
 
     def _read(self) -> dict[bytes, Deletion]:
         data = self._files.read_small(self._path)

@@ -469,8 +469,22 @@ class MessageStore:
         From the call to the last slice the topic refuses messages with StoreFull. The first slice waits for the disk,
         and may run in another thread. Closing the iterator after it deletes the rest.
         """
-        note = partial(self._deleted_topics.add, topic, self.max_physical_offset, self._now_ms())
+        log_start, log_end = self.min_physical_offset, self.max_physical_offset
+        note = partial(self._deleted_topics.add, topic, log_start, log_end, self._now_ms())
         return self._queue_set.delete_topic(topic, note)
+
+    def announce_deletions(self, topics: Iterable[str]) -> None:
+        """Record durably that topics are about to be deleted; blocks. Raises StoreFull, OSError. Thread safe."""
+        self._deleted_topics.announce(topics)
+
+    @property
+    def announced_deletions(self) -> frozenset[str]:
+        """Topics whose deletion was announced and not carried out, by this process or a killed one."""
+        return self._deleted_topics.announced
+
+    def forget_announced_deletions(self) -> None:
+        """Forget the announcements of a killed process. Raises StoreFull, OSError."""
+        self._deleted_topics.forget_announced()
 
     def is_for_deleted_topic(self, topic: str, physical_offset: int, store_timestamp: int) -> bool:
         """Return True if a message or record at a physical offset was stored for a topic that was deleted after that.
@@ -596,9 +610,11 @@ class MessageStore:
 
         ``ends`` are on the disk. At most every `QUEUE_ENDS_INTERVAL_S`, because there may be thousands of queues.
         """
-        noted = (deletions_begun, {(queue.topic, queue.queue_id) for queue, end in ends if end})
         now_s = self.clock.monotonic()
-        if noted == self._noted_queues or now_s < self._next_queue_ends_s:
+        if now_s < self._next_queue_ends_s:
+            return
+        noted = (deletions_begun, {(queue.topic, queue.queue_id) for queue, end in ends if end})
+        if noted == self._noted_queues:
             return
         self._noted_queues, self._next_queue_ends_s = noted, now_s + QUEUE_ENDS_INTERVAL_S
         log_start, time_ms = self.commit_log.first_base, self._checkpoint.log_timestamp

@@ -318,8 +318,10 @@ class SettingsTable(ChangingTable):
         if self._failed_saves == failed_saves:
             await self.save_changes()
         elif self._undo_steps:
-            # Another request's write failed meanwhile, and undid the first part of these changes.
-            self._undo_changes(self._last_failure)
+            # Another request's write failed meanwhile, and undid the first part of these changes. The rest is undone
+            # between two writes: a running one counts the undo steps of the changes that it covers.
+            async with self._saving:
+                self._undo_changes(self._last_failure)
         if self._failed_saves != failed_saves:
             name = os.path.basename(self.file.path)
             remark = (

@@ -151,6 +151,30 @@ def test_the_note_goes_when_the_messages_have_expired() -> None:
     assert b'"t"' not in files.small[NOTE]
 
 
+def test_expired_notes_go_with_the_next_deletion() -> None:
+    files, clock = CrashFiles(), FakeClock()
+    store = deleted_and_created_again(files, clock)
+    while len(store.commit_log.bases()) < 3:
+        store.append(NewMessage("kept", 0, bytes(1000), b""))
+    store.append(NewMessage("later", 0, b"", b""))
+    clock.advance(100 * 3_600_000)
+    assert store.delete_expired(manual=True)
+    assert store.topic_deleted_ms("t") is not None
+    store.delete_topic("later")
+    assert b'"later"' in files.small[NOTE]
+    assert b'"t"' not in files.small[NOTE]
+
+
+@pytest.mark.parametrize("content", [b"{", b"1", b'{"t":1'])
+def test_announcements_that_cannot_be_read_are_named(
+    content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = CrashFiles()
+    files.small["/s/topicsbeingdeleted.json"] = content
+    assert open_store(files, FakeClock()).announced_deletions == frozenset()
+    assert caplog.text.count("an interrupted deletion may stay unfinished") == 1
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"t":1}', b'{"t":[true,2]}'])
 def test_a_note_that_cannot_be_read_is_told(content: bytes, caplog: pytest.LogCaptureFixture) -> None:
     files, clock = CrashFiles(), FakeClock()

@@ -105,9 +105,12 @@ class AckHandler:
             self._wake_when_visible(topic, group, queue_id)
 
     def _is_of_deleted_topic(self, topic: str, pop_time: int) -> bool:
-        """Tell whether a message was popped from a topic that was deleted since."""
+        """Tell whether a message was popped from a topic that was deleted since.
+
+        A deletion in the future means that the clock was set back: then the times do not tell, and the ack counts.
+        """
         deleted_ms = self._store.topic_deleted_ms(topic)
-        return deleted_ms is not None and pop_time < deleted_ms
+        return deleted_ms is not None and pop_time < deleted_ms <= self._clock.now_ms()
 
     def _wake_when_visible(self, topic: str, group: str, queue_id: int) -> None:
         """Answer waiting pops of a queue now, or when its unacked messages become visible again."""

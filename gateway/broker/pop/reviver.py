@@ -461,7 +461,8 @@ class Reviver:
         retry_topic = self._topics.get(topic)
         if retry_topic is None or (separate and retry_topic.write_queue_nums != queues):
             self._topics.update(
-                [TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues)]
+                [TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues)],
+                by_broker=True,
             )
             for queue_id in range(queues):
                 # A group without an offset may begin at the queue's end, past the message that is stored next.

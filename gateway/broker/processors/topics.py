@@ -144,21 +144,56 @@ async def delete_topic(broker: Broker, request: DeleteTopicInBroker) -> None:
         pop_retry = (f"{RETRY_PREFIX}{group}{mark}{topic}" for group in groups for mark in "+_")
         deleted_topics += [name for name in pop_retry if name in broker.topics]
     with broker.topics.no_creation(deleted_topics):
-        # The table first, and offsets and messages only once it is stored: they could not be brought back.
+        # The table first, and offsets and messages only once it is stored: they could not be brought back. If the
+        # process is killed between the two, the announcement has the next start delete the messages.
         configs = {name: broker.topics.get(name) for name in deleted_topics}
         with trio.CancelScope(shield=True):
+            await _announce_deletion(broker, deleted_topics)
             async with broker.topics.stored_change():
                 for name in deleted_topics:
                     broker.topics.delete(name)
-        for name, config in configs.items():
-            if config is not None or name in broker.store.topics():
-                await _delete_messages(broker, name, config)
+        try:
+            for name in deleted_topics:
+                if configs[name] is not None or name in broker.store.topics():
+                    await _delete_messages(broker, name)
+                configs[name] = None
+        except RequestError:
+            for config in filter(None, configs.values()):
+                broker.topics.put_back(config)
+            raise
+        await _save_offsets(broker)
 
 
-async def _delete_messages(broker: Broker, topic: str, config: TopicConfig | None) -> None:
-    """Delete the queues of a topic and everything that refers to its messages.
+async def _announce_deletion(broker: Broker, topics: list[str]) -> None:
+    try:
+        await broker.topics.file.run_blocking(partial(broker.store.announce_deletions, topics))
+    except (StoreFull, OSError) as error:
+        remark = f"the change was not stored and is undone: it cannot be announced ({_reason(error)})"
+        raise RequestError(ResponseCode.SYSTEM_ERROR, remark) from error
 
-    If that cannot be noted, restore the topic and raise RequestError.
+
+def _reason(error: StoreFull | OSError) -> str:
+    return error.reason if isinstance(error, StoreFull) else error.strerror or str(error)
+
+
+async def _save_offsets(broker: Broker) -> None:
+    """Write the tables without the offsets of a deleted topic, before a topic of its name may be created.
+
+    If the process were killed before the next save, their groups would skip the first messages of the new topic.
+    """
+    try:
+        with trio.CancelScope(shield=True):
+            await broker.offsets.save_changes()
+            await broker.pop.state.ordered_pops.save_changes()
+    except (StoreFull, OSError) as error:
+        remark = (
+            f"the topic is deleted, but its offsets are not yet: they cannot be written ({_reason(error)})"
+        )
+        raise RequestError(ResponseCode.SYSTEM_ERROR, remark) from error
+
+
+async def _delete_messages(broker: Broker, topic: str) -> None:
+    """Delete the queues of a topic and everything that refers to its messages. Raises RequestError if not noted.
 
     A topic of the same name may be created afterwards, and gives the same offsets to other messages: whatever
     remembered an offset of the old ones would skip, repeat or block new ones. Messages for the topic that wait in
@@ -170,10 +205,7 @@ async def _delete_messages(broker: Broker, topic: str, config: TopicConfig | Non
         with trio.CancelScope(shield=True):
             await broker.topics.file.run_blocking(partial(next, slices, None))
     except (StoreFull, OSError) as error:
-        if config is not None:
-            broker.topics.put_back(config)
-        reason = error.reason if isinstance(error, StoreFull) else error.strerror
-        remark = f"the topic was not deleted: that cannot be noted ({reason})"
+        remark = f"the topic was not deleted: that cannot be noted ({_reason(error)})"
         raise RequestError(ResponseCode.SYSTEM_ERROR, remark) from error
     pops = broker.pop.state
     broker.offsets.remove_topic(topic)

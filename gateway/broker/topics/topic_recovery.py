@@ -3,22 +3,29 @@
 A topic that a send creates is written a moment later (see `topic_table.py`), but its messages are in the commit log at
 once. A topic counts as lost in this way if it is missing in topics.json and its newest message is not older than
 the last change in that file. A topic that was deleted has no message after its deletion, so it stays deleted, even if
-recovery finds some of its messages in the log.
+recovery finds some of its messages in the log. If the process was killed in the middle of a deletion, its queues are
+left, and are deleted here: a topic of that name would show the old messages.
 """
 
 import logging
+from contextlib import suppress
 
 from codec.topics import DEFAULT_TOPIC, DLQ_PREFIX, RETRY_PREFIX
 from gateway.broker.topics.topic_table import TopicTable
 from remoting.bodies.topics import TopicConfig
 from remoting.errors import RequestError
+from storage.errors import StoreFull
 from storage.store import MessageStore
 
 log = logging.getLogger(__name__)
 
 
 def restore_topics(topics: TopicTable, store: MessageStore) -> None:
-    """Create the missing topics, with as many queues as have messages or as the default topic has."""
+    """Create the missing topics, with as many queues as have messages or as the default topic has.
+
+    Delete the queues of those whose deletion was announced and not finished. Other queues without a topic stay, as an
+    operator may have taken the table from elsewhere.
+    """
     missing: dict[str, list[int]] = {}
     for topic, queue_id in store.queue_keys():
         if topic not in topics and not topics.is_system(topic):
@@ -27,6 +34,20 @@ def restore_topics(topics: TopicTable, store: MessageStore) -> None:
         newest_ms = max(_newest_ms(store, topic, queue_id) for queue_id in queue_ids)
         if newest_ms >= topics.saved_ms:
             _restore_topic(topics, topic, max(queue_ids) + 1)
+        elif topic in store.announced_deletions:
+            _finish_deletion(store, topic)
+    # Those that are left were carried out, or their topics are in the table: the change was not written.
+    with suppress(StoreFull, OSError):
+        store.forget_announced_deletions()
+
+
+def _finish_deletion(store: MessageStore, topic: str) -> None:
+    try:
+        store.delete_topic(topic)
+    except (StoreFull, OSError) as error:
+        log.warning("queues of a deleted topic stay", extra={"topic": topic, "reason": str(error)})
+    else:
+        log.warning("interrupted deletion of a topic finished", extra={"topic": topic})
 
 
 def _newest_ms(store: MessageStore, topic: str, queue_id: int) -> int:

@@ -17,6 +17,7 @@ Source: TopicConfigManager and ConfigManager.persist, 5.4.0.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -141,7 +142,8 @@ class TopicTable(SettingsTable):
         self._clock = clock
         self._settings = settings
         self._listeners: list[Listener] = []
-        self._being_deleted: set[str] = set()
+        # Counted, since two requests may delete one topic at once.
+        self._being_deleted: Counter[str] = Counter()
         started_with = initial_system_topics(settings)
         self.system_topics = topic_names.SYSTEM_TOPICS | {topic.topic_name for topic in started_with}
         self.table: dict[str, TopicConfig] = {topic.topic_name: topic for topic in started_with}
@@ -265,9 +267,10 @@ class TopicTable(SettingsTable):
 
     # -- changing ------------------------------------------------------------------------------------------
 
-    def update(self, changes: Iterable[TopicConfig]) -> None:
+    def update(self, changes: Iterable[TopicConfig], *, by_broker: bool = False) -> None:
         """Create or replace topics. Their `attributes` are modifications (``+key``, ``-key``) of the present ones.
 
+        A change by the broker itself stays in effect even if it cannot be written.
         Raises ValueError or RequestError before anything is changed.
         Source: TopicConfigManager.updateTopicConfigList, 5.4.0.
         """
@@ -280,7 +283,7 @@ class TopicTable(SettingsTable):
             attributes = None if previous is None else previous.attributes
             config.attributes = apply_changes(TOPIC_ATTRIBUTES, attributes, config.attributes)
         before = [(config.topic_name, self.table.get(config.topic_name)) for config in configs]
-        self._store_configs(configs, lambda: self._put_back(before))
+        self._store_configs(configs, None if by_broker else lambda: self._put_back(before))
 
     def _put_back(self, entries: list[tuple[str, TopicConfig | None]]) -> None:
         """Give topics their earlier settings, after a change that could not be stored."""
@@ -315,7 +318,7 @@ class TopicTable(SettingsTable):
         try:
             yield
         finally:
-            self._being_deleted.difference_update(topics)
+            self._being_deleted -= Counter(topics)
 
     def _drop(self, topic: str) -> TopicConfig | None:
         config = self.table.pop(topic, None)

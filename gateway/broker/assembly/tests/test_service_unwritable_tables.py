@@ -2,6 +2,7 @@
 
 import errno
 import os
+from dataclasses import replace
 
 import pytest
 
@@ -9,6 +10,7 @@ from gateway.tests.broker_fakes import FakeClock
 from gateway.tests.broker_world import World
 from remoting.bodies.groups import SubscriptionGroupConfig
 from remoting.bodies.pop import SetMessageRequestModeRequestBody
+from remoting.bodies.topics import TopicConfig
 from remoting.errors import RequestError
 from remoting.requests.groups import (
     DeleteSubscriptionGroup,
@@ -143,6 +145,48 @@ def test_the_deletion_of_a_topic_that_cannot_be_noted_is_undone(monkeypatch):
     assert tables(world) == before
     world.ask(DeleteTopicInBroker(topic="t"))
     assert "t" not in world.broker.topics
+
+
+def test_all_topics_whose_deletion_is_not_noted_are_restored(monkeypatch):
+    world = used_world(UnwritableFiles())
+    world.broker.config = replace(world.broker.config, clear_retry_topic_when_delete_topic=True)
+    retry_topics = ["%RETRY%g+t", "%RETRY%g_t"]
+    for topic in retry_topics:
+        world.topic(topic, 1)
+    add = world.broker.store._deleted_topics.add
+
+    def fail_at_the_second(topic, *deletion):
+        if topic != "t":
+            raise FULL
+        add(topic, *deletion)
+
+    monkeypatch.setattr(world.broker.store._deleted_topics, "add", fail_at_the_second)
+    with pytest.raises(RequestError, match="that cannot be noted"):
+        world.ask(DeleteTopicInBroker(topic="t"))
+    assert "t" not in world.broker.topics
+    assert all(topic in world.broker.topics for topic in retry_topics)
+
+
+def test_a_topic_that_two_requests_delete_is_not_created_until_both_are_done():
+    world = used_world(UnwritableFiles())
+    with world.broker.topics.no_creation(["new"]):
+        with world.broker.topics.no_creation(["new"]):
+            pass
+        with pytest.raises(RequestError, match="is being deleted"):
+            world.ask(topic_request("new"))
+    world.ask(topic_request("new"))
+
+
+def test_a_change_by_the_broker_itself_stays_though_an_administrator_is_refused():
+    files = UnwritableFiles()
+    world = used_world(files)
+    retry_topic = TopicConfig(topic_name="%RETRY%g_t", read_queue_nums=1, write_queue_nums=1)
+    world.broker.topics.update([retry_topic], by_broker=True)
+    files.error = FULL
+    with pytest.raises(RequestError, match="the change was not stored and is undone: "):
+        world.ask(topic_request("new"))
+    assert "%RETRY%g_t" in world.broker.topics
+    assert "new" not in world.broker.topics
 
 
 def test_a_topic_is_not_created_while_it_is_deleted():

@@ -156,6 +156,17 @@ def test_an_ordered_pop_of_a_group_without_offsets_does_not_block_the_new_topic(
     assert pop_one(world, order=True, attempt_id="b").body == b"new"
 
 
+def test_the_clock_set_back_after_a_deletion_does_not_void_acks_of_the_new_topic():
+    world = World(timer_wheel_enable=False)
+    world.topic("t", 1)
+    world.put("t")
+    recreated(world)
+    world.clock.pass_ms(-60_000)
+    got = pop_one(world, order=True)
+    world.ask(got.request(AckMessage, "g"))
+    assert world.broker.offsets.query_offset("g", "t", 0) == 1
+
+
 # -- locks and offsets ----------------------------------------------------------------------------------------------
 
 
@@ -178,6 +189,61 @@ def test_queue_locks_and_offsets_go_with_the_topic():
     assert try_lock("second") == [lock]
     assert world.broker.offsets.query_pull("g", "t", 0) == -1
     assert world.ask(QueryConsumerOffset(consumer_group="g", topic="t", queue_id=0)).offset == 0
+
+
+class ProcessKilled(BaseException):
+    """Ends a request where the process would be killed."""
+
+
+def kill(*arguments):
+    raise ProcessKilled
+
+
+def test_a_deletion_that_a_kill_interrupts_after_the_table_is_finished_at_the_next_start(monkeypatch):
+    world = World()
+    for topic in ("t", "other"):
+        world.topic(topic, 1)
+        world.put(topic, body=b"old")
+    world.clock.pass_ms(5)
+    monkeypatch.setattr(world.broker.store, "delete_topic_in_slices", kill)
+    with pytest.raises(ProcessKilled):
+        world.ask(DeleteTopicInBroker(topic="t"))
+    world = replay(world)
+    assert "t" not in world.broker.topics
+    assert world.broker.store.topics() == {"other"}
+    world.topic("t", 1)
+    assert world.put("t", body=b"new")[0] == 0
+    assert world.broker.store.announced_deletions == frozenset()
+
+
+def test_a_deletion_that_a_kill_interrupts_before_the_table_deletes_nothing(monkeypatch):
+    world = World()
+    world.topic("t", 1)
+    world.put("t", body=b"old")
+    world.broker.topics.persist()
+    world.clock.pass_ms(5)
+    monkeypatch.setattr(world.broker.topics, "delete", kill)
+    with pytest.raises(ProcessKilled):
+        world.ask(DeleteTopicInBroker(topic="t"))
+    world = replay(world)
+    assert "t" in world.broker.topics
+    assert world.broker.store.max_offset("t", 0) == 1
+    assert world.broker.store.announced_deletions == frozenset()
+
+
+def test_a_kill_after_the_deletion_leaves_no_offset_for_the_new_topic():
+    world = World()
+    world.topic("t", 1)
+    for _ in range(5):
+        world.put("t")
+    world.broker.offsets.commit_offset("g", "t", 0, 5)
+    world.broker.offsets.persist()
+    world.clock.pass_ms(5)
+    world.ask(DeleteTopicInBroker(topic="t"))
+    world.topic("t", 1)
+    for _ in range(8):
+        world.put("t")
+    assert replay(world).broker.offsets.query_offset("g", "t", 0) == -1
 
 
 # -- messages that wait in other topics -------------------------------------------------------------------------------
