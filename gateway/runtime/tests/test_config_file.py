@@ -6,8 +6,10 @@ import random
 import pytest
 import trio
 import trio.lowlevel
+from trio.testing import MockClock
 
 from gateway.runtime.config_file import ConfigFile, SettingsTable
+from remoting.errors import RequestError
 from storage.crash_files import CrashFiles
 from storage.errors import StoreFull
 from storage.files import DiskFiles
@@ -280,3 +282,32 @@ def test_a_table_without_a_file_has_nothing_to_wait_for():
     file = ConfigFile(CrashFiles(), PATH)
     assert file.load(int) is None
     assert file.unflushed_mark() is None
+
+
+def test_the_rest_of_a_change_is_not_undone_during_a_write(tmp_path):
+    """The running write counts the undo steps of the changes that it covers; none may go meanwhile."""
+    table = SettingsTable(ConfigFile(DiskFiles(), str(tmp_path / "topics.json")))
+    events = []
+
+    async def write():
+        async with table._saving:
+            await trio.sleep(2)
+            events.append("written")
+
+    async def change_in_two_parts():
+        async with table.stored_change():
+            table._undo_changes("no room")
+            table.note_change(lambda: events.append("undone"))
+            await trio.sleep(1)
+
+    async def change():
+        with pytest.raises(RequestError, match="is undone"):
+            await change_in_two_parts()
+
+    async def main():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(write)
+            nursery.start_soon(change)
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+    assert events == ["written", "undone"]

@@ -174,7 +174,7 @@ RECOVERY_DEFECTS: Final = (
         Law.DELETED,
         change(
             STORE,
-            "partial(self._deleted_topics.add, topic, self.max_physical_offset, self._now_ms())",
+            "partial(self._deleted_topics.add, topic, log_start, log_end, self._now_ms())",
             "lambda: None",
         ),
         (TEST_DELETED,),

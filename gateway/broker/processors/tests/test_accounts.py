@@ -59,4 +59,4 @@ def test_a_repeated_deletion_is_not_acknowledged_before_the_first_is_written():
 
     trio.run(main, clock=MockClock(autojump_threshold=0.01))
     assert len(refusals) == 2
-    assert all("the change was not stored and is undone" in remark for remark in refusals)
+    assert all("the change was not stored and is undone" in str(remark) for remark in refusals)
