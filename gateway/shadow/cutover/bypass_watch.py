@@ -141,7 +141,15 @@ class BypassWatch:
             self._paused.discard(topic)
             # Read again from the ends of the switch: a copy whose answer was lost is found by its content only.
             self._topics.pop(topic, None)
-            self._copies[topic] = copies()
+            # Those of earlier attempts stay: in a long part of a queue copies are not found by content.
+            earlier_copies = self._copies.get(topic, {})
+            self._copies[topic] = {
+                **earlier_copies,
+                **{
+                    name: offsets | earlier_copies.get(name, OffsetRanges())
+                    for name, offsets in copies().items()
+                },
+            }
 
     async def read_new_messages(self, move: Move) -> BypassedTopic:
         """Read the new messages in the primary's queues of a switched topic. Raises CLUSTER_ERRORS, LookupError."""

@@ -57,6 +57,17 @@ class OffsetRanges:
             self._starts.append(offset)
             self._ends.append(offset + 1)
 
+    def __or__(self, other: "OffsetRanges") -> "OffsetRanges":
+        union = OffsetRanges()
+        ranges = zip([*self._starts, *other._starts], [*self._ends, *other._ends], strict=True)
+        for start, end in sorted(ranges):
+            if union._ends and start <= union._ends[-1]:
+                union._ends[-1] = max(union._ends[-1], end)
+            else:
+                union._starts.append(start)
+                union._ends.append(end)
+        return union
+
     def __contains__(self, offset: int) -> bool:
         index = bisect_right(self._starts, offset) - 1
         return index >= 0 and offset < self._ends[index]

@@ -3,6 +3,7 @@
 import pytest
 import trio
 
+from gateway.shadow.cutover import bypass_watch
 from gateway.shadow.cutover.tests.test_mover import DONE, C, P, refusal_reason, take_step, world
 from gateway.shadow.tests.two_clusters import two_clusters
 from gateway.tests.cluster import message
@@ -101,6 +102,21 @@ async def test_copies_of_a_roll_back_that_failed_are_no_finding(primary, target)
         assert "sends must not wait longer" in await refusal_reason(gateway, "orders", way="rollback")
         await gateway.bypass.check_switched_topics()
         assert list(gateway.bypass.problems()) == []
+
+
+@two_clusters
+async def test_copies_of_two_failed_roll_backs_are_no_finding_in_a_long_queue(primary, target, monkeypatch):
+    """The second attempt replaced the copies of the first one, which are not found by content there."""
+    monkeypatch.setattr(bypass_watch, "MAX_COMPARED_PER_QUEUE", 0)
+    async with world(primary, target) as (gateway, _):
+        for wanted in (C, P):
+            assert await take_step(gateway, "orders") is wanted
+        gateway.checks.check_copied_back = never
+        for number in range(2):
+            await target.ask_broker("broker-a", message("orders", b"new", queue_id=0, key=f"U{number}"))
+            assert "sends must not wait longer" in await refusal_reason(gateway, "orders", way="rollback")
+            await gateway.bypass.check_switched_topics()
+            assert list(gateway.bypass.problems()) == []
 
 
 @two_clusters
