@@ -61,6 +61,8 @@ DONE_IS_FINAL: Final = (
 )
 RETRY_INTERVAL_S: Final = 0.5
 MAX_COPY_ROUNDS: Final = 5
+MAX_CHECK_AGE_S: Final = 5.0
+"""Time that copying dead letters may take before the checks of a step, stale by then, are made again."""
 
 
 class ConfirmationNeeded(OperationRefused):
@@ -388,9 +390,12 @@ class Mover:
         checks += excuse_allowed(await self._check_forward_step(move, step), allowed)
         if not all_hold(checks):
             return False
+        started_s = trio.current_time()
         for group in sorted(move.groups):
             copied = await self._dead_letters.copy_missing(move, group, Side.TARGET)
             checks += excuse_allowed([copied], allowed)
+        if all_hold(checks) and trio.current_time() - started_s > MAX_CHECK_AGE_S:
+            checks += excuse_allowed(await self._check_forward_step(move, step), allowed)
         return all_hold(checks) and await self._complete_step(step)
 
     async def _plan_dead_letters(self, move: Move, step: MoveStep) -> list[MoveCheck]:
@@ -533,10 +538,16 @@ class Mover:
             )
         if not all_hold(checks):
             return False
+        goal = Side.PRIMARY if step.is_backward else Side.TARGET
+        started_s = trio.current_time()
+        checks += excuse_allowed([await self._dead_letters.copy_missing(move, group, goal)], allowed)
+        if all_hold(checks) and trio.current_time() - started_s > MAX_CHECK_AGE_S:
+            drained = await self.checks.check_drained(move, group)
+            checks += excuse_allowed(drained, allowed & {ABANDONED_RETRIES_CHECK})
+        if not all_hold(checks):
+            return False
         # Before the step is recorded: the group's first request on the other side must find its offsets there.
         checks += await self._group_transfer.transfer_group(move, group)
-        goal = Side.PRIMARY if step.is_backward else Side.TARGET
-        checks += excuse_allowed([await self._dead_letters.copy_missing(move, group, goal)], allowed)
         if not all_hold(checks):
             return False
         if step.is_backward:

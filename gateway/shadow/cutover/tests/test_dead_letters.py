@@ -376,6 +376,31 @@ def test_only_the_smaller_side_is_held_in_memory(source, goal):
     assert sorted(trio.run(count).values()) in ([2], [1, 2])
 
 
+@two_clusters
+async def test_the_checks_are_made_again_after_a_long_copy(primary, target):
+    """A group that got a retry while its dead letters were copied was switched, and nobody consumed the retry."""
+    async with world(primary, target) as (gateway, _):
+        broker(primary).groups.update([SubscriptionGroupConfig(group_name="GID")])
+        broker(primary).topics.update([TopicConfig(topic_name=RETRY, read_queue_nums=1, write_queue_nums=1)])
+        broker(primary).offsets.commit_offset("GID", "orders", 0, 0)
+        broker(primary).offsets.commit_offset("GID", RETRY, 0, 0)
+        for wanted in (C, P, D):
+            assert await take_step(gateway, "orders") is wanted
+        copy_missing = DeadLetters.copy_missing
+
+        async def copy_slowly(letters, move, group, goal):
+            check = await copy_missing(letters, move, group, goal)
+            await trio.sleep(10)
+            broker(primary).store.append(NewMessage(RETRY, 0, b"failed", b""))
+            return check
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(DeadLetters, "copy_missing", copy_slowly)
+            assert "GID has not consumed all of %RETRY%GID" in await refusal_reason(gateway, "orders")
+        broker(primary).offsets.commit_offset("GID", RETRY, 0, 1)
+        assert await take_step(gateway, "orders") is S
+
+
 # -- other messages of a group that wait somewhere --------------------------------------------------------------
 
 
