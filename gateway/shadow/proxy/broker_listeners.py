@@ -347,13 +347,16 @@ class BrokerListeners:
             self._listen(host, 0) if not self._settings.broker_port else self._listen_on_next_free_port(host)
         )
 
-    def _listen_on_next_free_port(self, host: str) -> list[socket.socket]:
-        assigned = {
+    def _assigned_ports(self) -> set[int]:
+        """Return the ports that stand for addresses, or are reserved for them."""
+        return {
             *self._settings.ports.values(),
             *self._saved_ports.assigned_ports(),
             *(broker_port.port for broker_port in self._broker_ports.values()),
-            *self._taken_ports,
         }
+
+    def _listen_on_next_free_port(self, host: str) -> list[socket.socket]:
+        assigned = self._assigned_ports() | self._taken_ports
         for port in range(self._settings.broker_port, MAX_PORT + 1, PORT_STEP):
             if port in assigned:
                 continue
@@ -457,11 +460,14 @@ class BrokerListeners:
 
     def _open_vip_port(self, broker_port: _BrokerPort) -> None:
         """Open the VIP port; if that fails, the broker still serves all other clients."""
+        port = broker_port.port - VIP_PORT_OFFSET
         try:
-            sockets = self._listen(self._settings.host, broker_port.port - VIP_PORT_OFFSET)
+            # An address may get its port, configured or saved, after this one is served.
+            if port in self._assigned_ports():
+                raise OSError("it is the port of another address")
+            sockets = self._listen(self._settings.host, port)
         except (OSError, OverflowError) as error:
-            extra = {"port": broker_port.port - VIP_PORT_OFFSET, "reason": str(error)}
-            log.warning("cannot open a VIP port", extra=extra)
+            log.warning("cannot open a VIP port", extra={"port": port, "reason": str(error)})
         else:
             broker_port.listeners.append(
                 self._start_listener(broker_port.upstream, sockets, -VIP_PORT_OFFSET)

@@ -212,6 +212,17 @@ async def test_vip_ports():
 
 
 @virtual
+async def test_a_vip_port_is_not_the_port_of_another_address():
+    cluster = FakeCluster(a={0: A, 1: B})
+    bench = ListenersBench(cluster, ports={A: 20_913, B: 20_911}, vip=True)
+    assert await bench.look_up() == {A: 20_913, B: 20_911}
+    assert [port for _, port, _ in bench.started] == [20_913, 20_911, 20_909]
+    bench = ListenersBench(cluster, ports={A: 20_913, C: 20_911}, vip=True)
+    await bench.look_up()
+    assert await bench.look_up(a={0: A, 1: B}, c={0: C}) == {A: 20_913, B: 10_911, C: 20_911}
+
+
+@virtual
 async def test_brokers_are_looked_up_regularly_and_failures_are_logged_ever_more_rarely(caplog):
     caplog.set_level(logging.INFO)
     bench = ListenersBench(FakeCluster(a={0: A}), refresh_s=5.0)
