@@ -441,8 +441,13 @@ class MessageStore:
         With ``catch_up`` the index is brought up to date first, which may take seconds. Hashes can collide: the caller
         compares the keys. See `MessageIndex.find_offsets`.
         """
-        while catch_up and self.build_index(10_000):
-            pass
+        try:
+            while catch_up and self.build_index(10_000):
+                pass
+        except StoreFull:
+            # A full disk has no room for the index of what is stored; the messages themselves can be searched.
+            offsets = self.query_in_slices(topic, key, max_messages, begin_ms, end_ms, key_type)
+            return [offset for offset in offsets if offset is not None]
         limit = min(max_messages, self.config.max_query_messages)
         return self.index.find_offsets(topic, key, limit, begin_ms, end_ms, key_type)
 

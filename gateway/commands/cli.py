@@ -202,7 +202,9 @@ class _Commands(LazyGroup):
             # What is buffered cannot be written either, and the interpreter would try it at its end.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             click.echo(f"Error: the output cannot be written: {os.strerror(error.errno)}.", err=True)
-            sys.exit(1)
+            from toolkit.exit_codes import ExitCode
+
+            sys.exit(ExitCode.FAILED)
 
     def list_commands(self, context: click.Context) -> list[str]:
         return sorted({*super().list_commands(context), *self._brought().names})

@@ -680,9 +680,9 @@ def test_changes_that_wait_for_a_hanging_disk_are_bounded(clock: Clock) -> None:
 
 
 def test_a_disk_that_fails_is_an_error_to_the_requester(clock: Clock) -> None:
-    kept = Kept()
-    asker = Asker(assemble_namesrv(NamesrvConfig(), clock, (kept, kept), inline))
-    kept.fault = OSError(28, "No space left on device")
+    kept, settings_file = Kept(), Kept()
+    asker = Asker(assemble_namesrv(NamesrvConfig(), clock, (kept, settings_file), inline))
+    kept.fault = settings_file.fault = OSError(28, "No space left on device")
     for request in (ask.PutKvConfig(namespace="n", key="k", value="v"), update("enableTopicList=false")):
         answer = asker.command(request)
         assert answer.code == 1
@@ -692,7 +692,7 @@ def test_a_disk_that_fails_is_an_error_to_the_requester(clock: Clock) -> None:
     assert asker.refusal(ask.GetKvConfig(namespace="n", key="k"))[0] == 22
     assert asker.namesrv.config.enable_topic_list
     assert asker.namesrv.kv_config.namespace_values("n") is None
-    kept.fault = None
+    kept.fault = settings_file.fault = None
     asker(ask.PutKvConfig(namespace="n", key="l", value="w"))
     assert b'"n":{"l":"w"}' in kept.data
     asker(ask.PutKvConfig(namespace="n", key="l", value="x"))

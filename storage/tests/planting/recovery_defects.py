@@ -246,7 +246,11 @@ RECOVERY_DEFECTS: Final = (
     Defect(
         "ends-of-a-deleted-topic-kept",
         Law.DENSE_OFFSETS,
-        change(DELETED, "            delete_queue_ends(self._files, self._root)\n", ""),
+        change(
+            DELETED,
+            "            delete_queue_ends(self._files, self._root)\n            deletions = {",
+            "            deletions = {",
+        ),
         (TEST_ENDS,),
     ),
     Defect(
