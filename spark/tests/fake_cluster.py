@@ -16,7 +16,7 @@ class FakeCluster:
         self.groups: dict[str, dict[Queue, int]] = {}
         self.live: set[str] = set()
         self.lives: dict[Queue, int] = {}
-        """How often a queue began anew."""
+        """Number of times that a queue began anew."""
         self.size = 100
         self.questions = 0
         for topic, counts in topics.items():
