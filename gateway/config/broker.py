@@ -11,13 +11,13 @@ from gateway.config.keys import key
 from gateway.config.limits import BrokerLimits
 from gateway.config.namesrv_list import NamesrvListSettings
 from gateway.config.pop import PopSettings
+from gateway.config.replication import ADDRESS, ReplicationSettings, Role
 from gateway.config.store import StoreSettings
 
 READ_WRITE = 6
 BROKER_PORT = 10911
 AUTO = "auto"
 NAME = r"[A-Za-z0-9%|_.-]{1,255}"
-ADDRESS = r"(\[[0-9A-Fa-f:.%]+\]|[^\s;:]+):[0-9]{1,5}"
 HOST = r"[^\s;/]+"
 ADDRESSES = rf"|{ADDRESS}(;{ADDRESS})*"
 
@@ -30,6 +30,7 @@ class BrokerConfig:
     flow: FlowSettings = field(default_factory=FlowSettings)
     pop: PopSettings = field(default_factory=PopSettings)
     namesrv_list: NamesrvListSettings = field(default_factory=NamesrvListSettings)
+    replication: ReplicationSettings = field(default_factory=ReplicationSettings)
 
     broker_name: str = key(
         "brokerName",
@@ -40,9 +41,7 @@ class BrokerConfig:
     broker_cluster_name: str = key(
         "brokerClusterName", "DefaultCluster", "cluster the broker belongs to", pattern=NAME
     )
-    broker_id: int = key(
-        "brokerId", MASTER_ID, "0 for a master; other values are refused: replicas are not served yet"
-    )
+    broker_id: int = key("brokerId", MASTER_ID, "0 for a master; 1 and more for a slave", low=0)
     listen_port: int = key(
         "listenPort",
         BROKER_PORT,
@@ -78,7 +77,7 @@ class BrokerConfig:
     ha_listen_port: int = key(
         "haListenPort",
         0,
-        "port announced for replication, 0 means listenPort + 1; nothing listens on it",
+        "port on which a master serves its slaves; 0 means listenPort + 1, or a free one if that is taken",
         low=0,
         high=65535,
     )
@@ -292,6 +291,11 @@ class BrokerConfig:
         "keys that cannot be changed by request, separated by ;",
     )
     limits: BrokerLimits = field(default_factory=BrokerLimits)
+
+    @property
+    def role(self) -> Role:
+        """The role with which the broker starts."""
+        return self.replication.role
 
     @property
     def address_server(self) -> str:

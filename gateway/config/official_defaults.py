@@ -1,7 +1,7 @@
 """Official keys that this server does not have, with the values that official servers list for them.
 
 Tools read a server's configuration (codes 26 and 319) and expect the official keys in it; `mqadmin exportConfigs`, for
-example, prints `brokerRole`. Where a key could matter, its default describes this server: a master without replicas, in
+example, prints `totalReplicas`. Where a key could matter, its default describes this server: no automatic failover, and
 the default format. `unsupported.py` gives the reason why each key has no effect.
 """
 
@@ -28,7 +28,7 @@ BROKER = _parse(
     asyncLearner=false asyncSendEnable=true autoDeleteUnusedStats=true autoMessageVersionOnTopicLen=true
     batchDispatchRequestThreadPoolNums=16 bitMapLengthConsumeQueueExt=112
     bottomMostCompressionTypeForConsumeQueueStore=zstd brokerElectionPriority=2147483647
-    brokerHeartbeatInterval=1000 brokerRole=ASYNC_MASTER cgColdReadThreshold=3145728
+    brokerHeartbeatInterval=1000 cgColdReadThreshold=3145728
     channelNotActiveInterval=60000 checkSyncStateSetPeriod=5000 cleanOfflineBrokerInterval=30000
     cleanRocksDBDirtyCQIntervalMin=60 cleanSwapedMapInterval=300000 clientAsyncSemaphoreValue=65535
     clientCallbackExecutorThreads=2 clientChannelMaxIdleTimeSeconds=120 clientCloseSocketIfTimeout=true
@@ -50,7 +50,7 @@ BROKER = _parse(
     destroyMapedFileIntervalForcibly=120000 disableCallbackExecutor=false
     disableConsumeIfConsumerReadSlowly=false disableNettyWorkerGroup=false disappearTimeAfterStart=-1
     diskFallRecorded=true dispatchCqCacheNum=4096 dispatchCqThreads=10 dispatchFromSenderThread=false
-    duplicationEnable=false enableAcceleratedRecovery=false enableAsyncReput=true enableAutoInSyncReplicas=false
+    duplicationEnable=false enableAcceleratedRecovery=false enableAsyncReput=true
     enableBatchPush=false enableBuildConsumeQueueConcurrently=false enableCalcFilterBitMap=false
     enableCleanExpiredOffset=false enableCompaction=true enableConnectionMetrics=true
     enableConsumeQueueExt=false enableControllerMode=false enableDLegerCommitLog=false enableDetailStat=true
@@ -61,7 +61,7 @@ BROKER = _parse(
     enableReconnectForGoAway=true enableRemoteEscape=false enableRemotingMetrics=true enableRequestMetrics=true
     enableRocksDBLog=false enableRunningFlagsInFlush=false enableScheduleAsyncDeliver=false
     enableScheduleMessageStats=true enableShutdownGracefully=false enableSingleTopicRegister=false
-    enableSkipLongAwaitingAck=false enableSlaveActingMaster=false enableSplitMetadata=true
+    enableSkipLongAwaitingAck=false enableSplitMetadata=true
     enableSplitRegistration=false enableStatsMetrics=true enableTransactionMetrics=true
     enabledAppendPropCRC=false endTransactionPoolQueueCapacity=100000 endTransactionThreadPoolNums=12
     estimateAccumulation=true expectConsumerNumUseFilter=32 fastFailIfNoBufferInStorePool=false
@@ -69,10 +69,10 @@ BROKER = _parse(
     filterDataCleanTimeSpan=86400000 flushCommitLogLeastPages=4
     flushCommitLogTimed=true flushConsumeQueueLeastPages=2 flushConsumeQueueThoroughInterval=60000
     flushConsumerOffsetHistoryInterval=60000 flushLeastPagesWhenWarmMapedFile=4096 forceVerifyPropCRC=false
-    forwardTimeout=3000 globalColdReadThreshold=104857600 haFlowControlEnable=false haHousekeepingInterval=20000
-    haMaxGapNotInSync=268435456 haMaxTimeSlaveNotCatchup=15000 haSendHeartbeatInterval=5000
-    haTransferBatchSize=32768 heartbeatThreadPoolNums=2 heartbeatThreadPoolQueueCapacity=50000
-    highSpeedMode=false inSyncReplicas=1 indexFileReadEnable=true indexFileWriteEnable=true
+    forwardTimeout=3000 globalColdReadThreshold=104857600
+     haMaxTimeSlaveNotCatchup=15000
+     heartbeatThreadPoolNums=2 heartbeatThreadPoolQueueCapacity=50000
+    highSpeedMode=false indexFileReadEnable=true indexFileWriteEnable=true
     indexRocksDBEnable=false isBrokerContainer=false isInBrokerContainer=false isScanAvailableNameSrv=true
     isolateLogEnable=false litePullMessageThreadPoolNums=20 litePullThreadPoolQueueCapacity=100000
     loadBalancePollNameServerInterval=30000 loadBalanceProcessorThreadPoolNums=32
@@ -81,13 +81,13 @@ BROKER = _parse(
     logicalDiskSpaceCleanForciblyThreshold=0.8 mappedFileSizeConsumeQueueExt=50331648 mappedFileSwapEnable=true
     mapperFileSizeBatchConsumeQueue=13800000 maxAsyncPutMessageRequests=5000 maxBatchDeleteFilesNum=50
     maxChecksumRange=1073741824 maxConsumeQueueScan=20000 maxErrorRateOfBloomFilter=20
-    maxHaTransferByteInSecond=104857600 maxLmqConsumeQueueNum=20000 maxOffsetMapSize=104857600
+     maxLmqConsumeQueueNum=20000 maxOffsetMapSize=104857600
     maxReconnectIntervalTimeSeconds=60 maxRecoveryCommitlogFiles=30 maxRocksDBIndexQueryDays=7
     maxSlaveResendLength=268435456 maxStatsIdleTimeInMinutes=-1 memTableFlushIntervalMs=3600000
     messageIndexSafe=false messageStorePlugIn=
     metricsOtelCardinalityLimit=50000
-    metricsPromExporterHost= metricsPromExporterPort=5557 minInSyncReplicas=1
-    offsetCheckInSlave=false popCkMaxBufferSize=200000 popCkOffsetMaxQueueSize=20000 popCkStayBufferTime=10000
+    metricsPromExporterHost= metricsPromExporterPort=5557
+     popCkMaxBufferSize=200000 popCkOffsetMaxQueueSize=20000 popCkStayBufferTime=10000
     popCkStayBufferTimeOut=3000 popConsumerFSServiceInit=true popConsumerKVServiceEnable=false
     popConsumerKVServiceInit=false popConsumerKVServiceLog=false popLongPollingForceNotifyInterval=800
     popPollingMapExpireTimeSeconds=600 popPollingMapSize=100000 popReviveConcurrency=32
@@ -106,7 +106,7 @@ BROKER = _parse(
     serverAsyncSemaphoreValue=64 serverCallbackExecutorThreads=0 serverNettyWorkerGroupEnable=true
     serverOnewaySemaphoreValue=256 serverPooledByteBufAllocatorEnable=true serverSelectorThreads=3
     serverSocketRcvBufSize=0 serverSocketSndBufSize=0 serverWorkerThreads=8 sharedByteBufferNum=16
-    skipPreOnline=false slaveReadEnable=false slaveTimeout=3000 socksProxyConfig={}
+    skipPreOnline=false socksProxyConfig={}
     spinLockCollisionRetreatOptimalDegree=1000 splitMetadataSize=2000 splitRegistrationSize=800
     statRocksDBCQIntervalSec=10 storeType=default syncBrokerMemberGroupPeriod=1000 syncBrokerMetadataPeriod=5000
     syncControllerMetadataPeriod=10000 syncFromLastFile=false syncMasterFlushOffsetWhenStartup=false

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gateway.config.auth import AuthConfig
-from gateway.config.broker import ADDRESS, AUTO, BrokerConfig
+from gateway.config.broker import AUTO, BrokerConfig
 from gateway.config.keys import key
 from gateway.config.limits import NamesrvLimits
 from gateway.config.metrics_export import MetricsExportConfig
+from gateway.config.replication import ADDRESS
 from gateway.config.store import MIB, StoreSettings
 from gateway.config.tls import TlsConfig
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from codec.constants import MASTER_ID
 from gateway.config.keys import (
     CLIENT_ENVIRONMENT_PREFIX,
     CONSOLE_ENVIRONMENT_PREFIX,
@@ -37,6 +38,7 @@ from gateway.config.process import (
     TlsConfig,
 )
 from gateway.config.properties_file import PropertiesError, decode_text, parse_properties
+from gateway.config.replication import Role as BrokerRole
 from gateway.config.store import OFFICIAL_STORE
 from gateway.config.unsupported import (
     REASONS,
@@ -218,6 +220,8 @@ def assemble(role: Role, source_values: Iterable[SourceValue]) -> ServeConfig:
     _check_control(role, process)
     _check_grpc(role, process)
     namesrv = None if role == "broker" else with_values(NamesrvConfig(), values["namesrv"])
+    if role != "namesrv":
+        _check_role(broker, process, source_values)
     brokers = () if role == "namesrv" else tuple(_brokers(broker, process))
     _check_ports(namesrv, brokers)
     limits = with_values(ListenerLimits(), values["listener"])
@@ -292,12 +296,35 @@ def _hint(key: Key, text: str) -> str:
 
 
 def _check_served(source_values: Iterable[SourceValue]) -> None:
-    """Refuse values that ask for what is not served, such as replicas; a later source may overrule them."""
+    """Refuse values that ask for what is not served, such as a controller; a later source may overrule them."""
     effective = {source_value.name.rpartition(".")[2]: source_value for source_value in source_values}
     for name, source_value in effective.items():
         refusal = refusal_of(name, source_value.text)
         if refusal is not None:
             raise ConfigError(f"{source_value.origin}: {refusal}")
+
+
+def _check_role(broker: BrokerConfig, process: ProcessConfig, source_values: Iterable[SourceValue]) -> None:
+    """Refuse a role and an id that do not fit together. Source: BrokerStartup.buildBrokerController, 5.4.0.
+
+    Deviation: the official broker starts a master with id 0 whatever brokerId says.
+    """
+    origins = {source_value.name.rpartition(".")[2]: source_value.origin for source_value in source_values}
+    if broker.role is BrokerRole.SLAVE:
+        if broker.broker_id == MASTER_ID:
+            raise ConfigError(
+                f"{origins['brokerRole']}: brokerRole=SLAVE needs a brokerId of its own. Set brokerId=1, or another "
+                "number above 0 that no other broker of its name has"
+            )
+        if process.brokers > 1:
+            raise ConfigError(
+                f"brokers={process.brokers} are masters. Start each slave as a process of its own"
+            )
+    elif broker.broker_id != MASTER_ID:
+        raise ConfigError(
+            f"{origins['brokerId']}: brokerId={broker.broker_id} asks for a replica. Set brokerRole=SLAVE to run "
+            f"one, or brokerId={MASTER_ID}, in the file or with --set, to run a master"
+        )
 
 
 def _check_contradictions(source_values: Iterable[SourceValue], *, in_memory: bool) -> None:
@@ -468,6 +495,7 @@ def _check_ports(namesrv: NamesrvConfig | None, brokers: tuple[BrokerConfig, ...
     for broker in brokers:
         needed.append((broker.broker_name, broker.listen_port))
         needed.append((f"{broker.broker_name} (listenPort - 2)", broker.vip_port or 0))
+        needed.append((f"{broker.broker_name} (haListenPort)", broker.ha_listen_port))
     for owner, port in needed:
         if port > 65535:
             raise ConfigError(f"port {port} of {owner} is above 65535")

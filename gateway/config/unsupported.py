@@ -1,8 +1,8 @@
 """Official keys that are known but have no effect here, by reason, and values that ask for what is not served.
 
-`sources.py` turns the keys into notices. A value of `REFUSED_VALUES` stops the start: who sets it counts on replicas,
-or on messages in another format, and would get a single master, or an empty store. Keys that only refine replication,
-such as `totalReplicas`, do nothing for an `ASYNC_MASTER` of the official broker either: they stay notices.
+`sources.py` turns the keys into notices. A value of `REFUSED_VALUES` stops the start: who sets it counts on automatic
+failover, or on messages in another format, and would get neither. Keys that only refine failover, such as
+`totalReplicas`, do nothing without a controller in the official broker either: they stay notices.
 """
 
 from dataclasses import dataclass
@@ -14,6 +14,9 @@ _UNUSED = """
     enableRegisterProducer
     subscriptionExpiredTimeout
     forceRegister compressedRegister brokerNotActiveTimeoutMillis
+    minInSyncReplicas enableAutoInSyncReplicas slaveTimeout haMaxGapNotInSync
+    haSlaveFallbehindMax haMasterAddress haSendHeartbeatInterval haHousekeepingInterval haTransferBatchSize
+    haFlowControlEnable maxHaTransferByteInSecond slaveReadEnable offsetCheckInSlave enableSlaveActingMaster
 """
 UNUSED = frozenset(_UNUSED.split())
 """Declared keys that nothing reads yet; a test keeps this true."""
@@ -72,12 +75,9 @@ REASONS: dict[str, str] = {
         timerWarmEnable timerEnableRetryUntilSuccess timerProgressLogIntervalMs timerStopDequeue
         diskFallRecorded maxChecksumRange syncFromLastFile realTimePersistRocksDBConfig
     """,
-    "belongs to replication, which is not served yet: this broker is a single master": """
-        brokerRole notifyMinBrokerIdChanged haSendHeartbeatInterval haHousekeepingInterval
-        haTransferBatchSize haMasterAddress haMaxGapNotInSync slaveTimeout slaveReadEnable
-        offsetCheckInSlave totalReplicas inSyncReplicas minInSyncReplicas allAckInSyncStateSet
-        enableAutoInSyncReplicas haFlowControlEnable maxHaTransferByteInSecond haMaxTimeSlaveNotCatchup
-        syncMasterFlushOffsetWhenStartup asyncLearner maxSlaveResendLength enableSlaveActingMaster
+    "belongs to automatic failover, which is not served yet": """
+        notifyMinBrokerIdChanged totalReplicas allAckInSyncStateSet haMaxTimeSlaveNotCatchup
+        syncMasterFlushOffsetWhenStartup asyncLearner maxSlaveResendLength
         enableRemoteEscape skipPreOnline enableControllerMode controllerAddr fetchControllerAddrByDnsLookup
         syncBrokerMetadataPeriod checkSyncStateSetPeriod syncControllerMetadataPeriod
         controllerHeartBeatTimeoutMills brokerElectionPriority syncBrokerMemberGroupPeriod
@@ -149,18 +149,16 @@ class ServedValue:
 
     value: str
     feature: str
-    remedy: str = "to run a single master without replicas"
+    remedy: str = "to run without automatic failover"
 
 
-_REPLICAS = "replication"
 _CONTROLLER = "a controller"
 _OTHER_STORE = "a store in another format"
 _DEFAULT_STORE = "to open the default store (an existing store in the other format is not read)"
 REFUSED_VALUES: dict[str, ServedValue] = {
-    "brokerId": ServedValue("0", "a replica"),
-    "brokerRole": ServedValue("ASYNC_MASTER", _REPLICAS),
     "enableDLegerCommitLog": ServedValue("false", "DLedger replication"),
     "enableControllerMode": ServedValue("false", _CONTROLLER),
+    "enableRemoteEscape": ServedValue("false", "writing to other brokers while there is no master"),
     "enableControllerInNamesrv": ServedValue("false", _CONTROLLER, "to run a namesrv without a controller"),
     "storeType": ServedValue("default", _OTHER_STORE, _DEFAULT_STORE),
     "timerRocksDBEnable": ServedValue("false", _OTHER_STORE, _DEFAULT_STORE),

@@ -34,6 +34,7 @@ BROKER_PATHS = BROKER_TABLES | {
     "gateway.broker.limits",
     "gateway.broker.messages",
     "gateway.broker.pop",
+    "gateway.broker.replication",
     "gateway.broker.requests",
     "gateway.broker.statistics",
     "gateway.broker.transactions",
@@ -66,6 +67,7 @@ ROOMS: Mapping[str, set[str]] = {
         "gateway.config",
         "gateway.runtime",
     },
+    "gateway.broker.replication": {"gateway.broker.messages", "gateway.config", "gateway.runtime"},
     "gateway.broker.consumers": BROKER_TABLES | {"gateway.config", "gateway.runtime"},
     "gateway.broker.limits": {"gateway.broker.messages", "gateway.broker.topics", "gateway.config"},
     "gateway.broker.delayed": {

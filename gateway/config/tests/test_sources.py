@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from gateway.config.keys import values_of
-from gateway.config.process import NamesrvConfig
+from gateway.config.process import BrokerConfig, NamesrvConfig
+from gateway.config.replication import Role
 from gateway.config.sources import ConfigError, SourceValue, load_config, nearest_key, resolve_key
 
 
@@ -117,7 +118,7 @@ def test_the_store_of_one_broker_is_not_taken_by_several(tmp_path: Path) -> None
         (["deleteWhen=25"], "hours of the day"),
         (["messageDelayLevel=1s 5x"], "delays of levels"),
         (["namesrvAddr=host"], "host:port"),
-        (["brokerId=1"], "--set brokerId: brokerId=1 asks for a replica.*Set brokerId=0"),
+        (["brokerId=1"], "--set brokerId: brokerId=1 asks for a replica.*or brokerId=0"),
         (["brokers=27"], r"from 1 to 26"),
         (["nothing"], "--set nothing: expected key=value"),
         (['initAuthenticationUser:{"password":"x"}'], "--set initAuthenticationUser: expected key=value"),
@@ -147,13 +148,13 @@ def test_an_error_in_a_file_names_file_and_line(tmp_path: Path) -> None:
 
 
 def test_unknown_and_unsupported_keys_of_files_are_named_once(tmp_path: Path) -> None:
-    path = written(tmp_path / "broker.conf", "brokerRole=ASYNC_MASTER\nfileReservedTim=3\nzzzzzz=1\n")
-    notices = load_config("serve", [path], {}, ["brokerRole=ASYNC_MASTER"] * 2).notices
+    path = written(tmp_path / "broker.conf", "totalReplicas=1\nfileReservedTim=3\nzzzzzz=1\n")
+    notices = load_config("serve", [path], {}, ["totalReplicas=1"] * 2).notices
     assert len(notices) == 4
-    assert notices[0].startswith(f"{path}:1: brokerRole belongs to replication")
+    assert notices[0].startswith(f"{path}:1: totalReplicas belongs to automatic failover")
     assert notices[1] == f"{path}:2: unknown key fileReservedTim; did you mean fileReservedTime?"
     assert notices[2] == f"{path}:3: unknown key zzzzzz"
-    assert notices[3].startswith("--set brokerRole: brokerRole belongs to replication")
+    assert notices[3].startswith("--set totalReplicas: totalReplicas belongs to automatic failover")
 
 
 def test_a_server_that_is_tried_out_stays_on_this_machine_and_out_of_official_files(tmp_path: Path) -> None:
@@ -263,12 +264,9 @@ def test_a_list_of_namesrvs_without_a_port_to_serve_it_is_told() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "brokerRole=SYNC_MASTER",
-        "brokerRole=SLAVE",
-        "brokerId=1",
-        "brokerId=-1",
         "enableDLegerCommitLog=true",
         "enableControllerMode=true",
+        "enableRemoteEscape=true",
         "enableControllerInNamesrv=true",
         "storeType=defaultRocksDB",
         "timerRocksDBEnable=true",
@@ -287,15 +285,49 @@ def test_a_setting_that_counts_on_what_is_not_served_stops_the_start(line: str, 
         load_config("broker", sets=[line])
 
 
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("brokerRole=SLAVE", r":1: brokerRole=SLAVE needs a brokerId of its own. Set brokerId=1"),
+        ("brokerRole=SLAVE\nbrokerId=0", ":1: brokerRole=SLAVE needs a brokerId"),
+        ("brokerRole=SLAVE\nbrokerId=1\nbrokers=2", "Start each slave as a process of its own"),
+        ("brokerId=1", r":1: brokerId=1 asks for a replica. Set brokerRole=SLAVE .* or brokerId=0"),
+        ("brokerRole=SYNC_MASTER\nbrokerId=2", ":2: brokerId=2 asks for a replica"),
+        ("brokerId=-1", r'brokerId: invalid value "-1" .expected a whole number, at least 0'),
+        ("brokerRole=MASTER", 'expected "ASYNC_MASTER", "SYNC_MASTER" or "SLAVE"'),
+        ("haMasterAddress=somewhere", "haMasterAddress: invalid value"),
+        ("listenPort=10911\nhaListenPort=10911", "port 10911 is configured for both"),
+    ],
+)
+def test_a_role_that_does_not_fit_stops_the_start(lines: str, message: str, tmp_path: Path) -> None:
+    path = written(tmp_path / "broker.conf", f"{lines}\n")
+    with pytest.raises(ConfigError, match=message):
+        load_config("broker", [path])
+
+
+def test_replication_roles() -> None:
+    def broker(*sets: str) -> BrokerConfig:
+        (config,) = load_config("broker", sets=sets).brokers
+        return config
+
+    assert (broker().role, broker().replication.is_sync_master) == (Role.MASTER, False)
+    sync = broker("brokerRole=SYNC_MASTER")
+    assert (sync.role, sync.replication.is_sync_master, sync.replication.needed_replicas) == (
+        Role.MASTER,
+        True,
+        2,
+    )
+    assert broker("brokerRole=SYNC_MASTER", "inSyncReplicas=1").replication.needed_replicas == 1
+    slave = broker("brokerRole=SLAVE", "brokerId=3", "haMasterAddress=h:10912")
+    assert (slave.role, slave.broker_id, slave.replication.ha_master_address) == (Role.SLAVE, 3, "h:10912")
+
+
 INERT_REPLICA_SETTINGS = [
-    "enableSlaveActingMaster=TRUE",
     "duplicationEnable=true",
     "totalReplicas=3",
-    "inSyncReplicas=2",
-    "minInSyncReplicas=2",
     "allAckInSyncStateSet=true",
 ]
-"""Settings that do nothing for an ASYNC_MASTER of the official broker."""
+"""Settings that do nothing without a controller in the official broker."""
 
 
 @pytest.mark.parametrize("line", INERT_REPLICA_SETTINGS)
@@ -309,9 +341,7 @@ def test_a_replica_setting_without_effect_for_a_single_master_is_a_notice(line: 
 
 
 @pytest.mark.parametrize("line", INERT_REPLICA_SETTINGS)
-@pytest.mark.parametrize(
-    "asking", ["brokerRole=SYNC_MASTER", "enableDLegerCommitLog=true", "enableControllerMode=true"]
-)
+@pytest.mark.parametrize("asking", ["enableDLegerCommitLog=true", "enableControllerMode=true"])
 def test_a_replica_setting_with_effect_stops_the_start(line: str, asking: str, tmp_path: Path) -> None:
     path = written(tmp_path / "broker.conf", f"{line}\n{asking}\n")
     with pytest.raises(ConfigError, match=rf"broker\.conf:2: {asking} asks for"):
@@ -444,7 +474,7 @@ def test_unknown_keys_of_flags_and_variables_are_errors(
 
 
 def test_strict_makes_unknown_keys_of_files_errors(tmp_path: Path) -> None:
-    path = written(tmp_path / "broker.conf", "brokerRole=ASYNC_MASTER\nflushDisk=SYNC_FLUSH\n")
+    path = written(tmp_path / "broker.conf", "totalReplicas=1\nflushDisk=SYNC_FLUSH\n")
     assert len(load_config("serve", [path]).notices) == 2
     with pytest.raises(
         ConfigError, match=r"broker\.conf:2: unknown key flushDisk; did you mean flushDiskType"

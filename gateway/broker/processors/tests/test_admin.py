@@ -54,7 +54,7 @@ def test_settings_are_shown_and_changed(world):
         ),
         ("noSuchKey=1", 29, "noSuchKey is not a key of this server"),
         ("forceRegister=false", 29, "forceRegister has no effect yet"),
-        ("brokerRole=SLAVE", 29, "brokerRole belongs to replication"),
+        ("totalReplicas=3", 29, "totalReplicas belongs to automatic failover"),
         ("brokerPermission=ten", 29, "brokerPermission"),
         ("a=\\u12", 1, "string2Properties error"),
     ],

@@ -1,0 +1,149 @@
+"""Keys of replication: the broker's role, what its master promises, how slaves connect and what they serve.
+
+Sources: MessageStoreConfig and BrokerConfig, 5.4.0; `haSlaveFallbehindMax` is of 4.9.8.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from gateway.config.keys import key
+
+ADDRESS: Final = r"(\[[0-9A-Fa-f:.%]+\]|[^\s;:]+):[0-9]{1,5}"
+MIB: Final = 1024 * 1024
+ASYNC_MASTER, SYNC_MASTER, SLAVE = "ASYNC_MASTER", "SYNC_MASTER", "SLAVE"
+_ONE_SLAVE: Final = 2
+"""The master itself and one slave, as `inSyncReplicas` counts."""
+
+
+class Role(Enum):
+    """The part of a broker in a group of replicas: a master takes messages, a slave copies them from its master."""
+
+    MASTER = "master"
+    SLAVE = "slave"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicationSettings:
+    """Settings of replication. Times in milliseconds, sizes in bytes."""
+
+    broker_role: str = key(
+        "brokerRole",
+        ASYNC_MASTER,
+        "role; an ASYNC_MASTER answers sends at once, a SYNC_MASTER when its slaves have the message",
+        choices=(ASYNC_MASTER, SYNC_MASTER, SLAVE),
+    )
+    in_sync_replicas: int = key(
+        "inSyncReplicas",
+        0,
+        "number of brokers that must have a message before a SYNC_MASTER answers its send, itself included; 1 waits "
+        "for no slave, as the official default does; 0 means 2",
+        low=0,
+        high=100,
+    )
+    min_in_sync_replicas: int = key(
+        "minInSyncReplicas",
+        1,
+        "smallest number of brokers to which enableAutoInSyncReplicas may lower inSyncReplicas",
+        low=1,
+        high=100,
+    )
+    enable_auto_in_sync_replicas: bool = key(
+        "enableAutoInSyncReplicas",
+        False,
+        "whether inSyncReplicas adapts to the number of slaves that are in sync",
+    )
+    slave_timeout_ms: int = key(
+        "slaveTimeout",
+        3_000,
+        "time after which a send that slaves have not acknowledged is answered FLUSH_SLAVE_TIMEOUT",
+        low=1,
+        high=600_000,
+    )
+    max_gap_not_in_sync_bytes: int = key(
+        "haMaxGapNotInSync",
+        256 * MIB,
+        "bytes behind its master at which a slave no longer counts as in sync",
+        low=1,
+        high=2**31 - 1,
+    )
+    slave_fallbehind_max_bytes: int = key(
+        "haSlaveFallbehindMax",
+        256 * MIB,
+        "bytes behind a SYNC_MASTER at which a slave counts as not available (key of 4.x)",
+        low=1,
+        high=2**31 - 1,
+        unofficial=True,
+    )
+    ha_master_address: str = key(
+        "haMasterAddress",
+        "",
+        "host:port that a slave copies from; empty: the one that its namesrv names",
+        pattern=rf"|{ADDRESS}",
+    )
+    ha_send_heartbeat_interval_ms: int = key(
+        "haSendHeartbeatInterval",
+        5_000,
+        "time without a message after which master and slave send each other a sign of life",
+        low=100,
+        high=600_000,
+    )
+    ha_housekeeping_interval_ms: int = key(
+        "haHousekeepingInterval",
+        20_000,
+        "time without a sign of life after which a replication connection is closed",
+        low=100,
+        high=3_600_000,
+    )
+    ha_transfer_batch_bytes: int = key(
+        "haTransferBatchSize",
+        256 * 1024,
+        "maximum number of bytes that a master sends to a slave in one piece (official default: 32768)",
+        low=1024,
+        high=4 * MIB - 12,
+    )
+    ha_flow_control_enable: bool = key(
+        "haFlowControlEnable",
+        False,
+        "whether maxHaTransferByteInSecond limits the rate of replication",
+    )
+    max_ha_transfer_bytes_per_s: int = key(
+        "maxHaTransferByteInSecond",
+        100 * MIB,
+        "maximum number of bytes a second that one slave is sent, with haFlowControlEnable",
+        low=1024,
+        high=2**63 - 1,
+    )
+    slave_read_enable: bool = key(
+        "slaveReadEnable",
+        False,
+        "whether slaves serve pulls, and a master sends consumers that are far behind to them",
+    )
+    offset_check_in_slave: bool = key(
+        "offsetCheckInSlave",
+        False,
+        "whether a slave corrects the offset of a pull that its queue does not have",
+    )
+    enable_slave_acting_master: bool = key(
+        "enableSlaveActingMaster",
+        False,
+        "whether the slave with the lowest brokerId serves reads as master while there is none",
+    )
+
+    @property
+    def role(self) -> Role:
+        """The role with which the broker starts."""
+        return Role.SLAVE if self.broker_role == SLAVE else Role.MASTER
+
+    @property
+    def is_sync_master(self) -> bool:
+        """True if sends wait for slaves."""
+        return self.broker_role == SYNC_MASTER
+
+    @property
+    def needed_replicas(self) -> int:
+        """Number of brokers, the master included, that must have a message of a SYNC_MASTER.
+
+        Deviation: one slave unless configured otherwise; the official default of 5.x waits for none.
+        """
+        return self.in_sync_replicas or _ONE_SLAVE
