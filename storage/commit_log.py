@@ -47,7 +47,8 @@ class CommitLog:
     ``first_base`` the physical offset of the oldest file. ``buffer`` is the written file's memory. Up to ``limit``
     disk space is reserved, and a blank marker fits after it. Up to ``durable_offset`` the log is on the disk.
     Messages below ``queued_until`` have their queue entries: a checkpoint in another thread must not cover one whose
-    entry is still being written, so it takes this for its confirm offset.
+    entry is still being written, so it takes this for its confirm offset. A replica's log may be longer than that:
+    ``received_until`` is its end, for flushes (`storage.replica_log`).
     ``after_roll`` is called each time writing moves to a new file; the store removes old files there when it
     keeps a bounded number of bytes.
     """
@@ -67,6 +68,7 @@ class CommitLog:
         "limit",
         "position",
         "queued_until",
+        "received_until",
         "reserved",
     )
 
@@ -92,6 +94,7 @@ class CommitLog:
         self.reserved = 0
         self.durable_offset = 0
         self.queued_until = 0
+        self.received_until = 0
         self.buffer: Buffer = bytearray()
 
     @property
@@ -181,19 +184,34 @@ class CommitLog:
 
         Source: CommitLog.DefaultAppendMessageCallback.doAppend, 5.4.0 (END_OF_FILE).
         """
-        base = self.base + self.file_bytes
+        self._end_file(START.pack(self.file_bytes - self.position, MAGIC_BLANK), size)
+        self.queued_until = self.base
+        self._after_roll()
+
+    def copy_end_of_file(self, blank: memoryview) -> None:
+        """End the written file with another broker's blank marker and the bytes after it, and continue in the next.
+
+        Entries of queues may still be missing, so ``queued_until`` stays. Raises StoreFull, FlushFailed; then nothing
+        has changed.
+        """
+        self._check_failure()
+        self._end_file(blank, 0)
+        self._after_roll()
+
+    def _end_file(self, blank: bytes | memoryview, size: int) -> None:
+        position, base = self.position, self.base + self.file_bytes
         mapped = self.mapped_file(base)
         # First, because it may fail. Right after opening, no space for the marker is reserved yet.
-        self.mapped_file(self.base).reserve(self.position, self.position + BLANK_BYTES)
+        self.mapped_file(self.base).reserve(position, position + len(blank))
         self._reserve(mapped, 0, size)
-        START.pack_into(self.buffer, self.position, self.file_bytes - self.position, MAGIC_BLANK)
+        if len(blank) > BLANK_BYTES:
+            self.buffer[position + BLANK_BYTES : position + len(blank)] = blank[BLANK_BYTES:]
+        self.buffer[position : position + BLANK_BYTES] = blank[:BLANK_BYTES]
         # In this order: a flush in another thread that reads the fields in between sees an end that is too low,
         # never one that is too high.
         self.position = 0
         self.buffer = mapped.buffer
         self.base = base
-        self.queued_until = base
-        self._after_roll()
 
     def select(self, physical_offset: int, size: int) -> memoryview | None:
         """Return ``size`` bytes from a physical offset on, without copying; None if the log does not hold them all."""
@@ -255,7 +273,7 @@ class CommitLog:
         May run in one thread while another thread appends.
         """
         # One field instead of base and position: another thread could start a new file between reading the two.
-        target = self.queued_until
+        target = max(self.queued_until, self.received_until)
         start = max(self.durable_offset, self.first_base)
         base = self.base_of(start)
         if target > start:

@@ -95,6 +95,19 @@ class DeletedTopics:
         """Return True for a message of a deleted topic, False for one of a later topic of the same name."""
         return self.has(message.topic, message.physical_offset, message.store_timestamp)
 
+    def may_concern(self, topic: bytes, physical_offset: int) -> bool:
+        """Return False if no message of a topic from a physical offset on can belong to a deleted topic."""
+        deletion = self._deletions.get(topic)
+        return deletion is not None and physical_offset < deletion[0]
+
+    def deletion_of(self, topic: str) -> Deletion | None:
+        """Return the last deletion of a topic; None when none was, or its messages have expired."""
+        return self._deletions.get(topic.encode())
+
+    def notes(self) -> dict[str, Deletion]:
+        """Return all deletions."""
+        return {topic.decode(): deletion for topic, deletion in self._deletions.items()}
+
     def time_ms(self, topic: str) -> int | None:
         """Return the wall time (ms) at which a topic of this name was last deleted; None when none was."""
         deletion = self._deletions.get(topic.encode())

@@ -289,6 +289,11 @@ class MessageIndex:
         self._announce_end(self._end_time)
         self._note_indexed_time()
 
+    def start_at(self, physical_offset: int) -> None:
+        """Continue at the new beginning of an empty log."""
+        self.next_offset = physical_offset
+        self._note_indexed_time()
+
     def _note_indexed_time(self) -> None:
         """Set ``indexed_until_ms``, unless the next message cannot be read, as at the end of a log file."""
         if self.next_offset >= self._log.max_offset:

@@ -33,7 +33,8 @@ def list_queue_files(files: Files, root: str) -> Iterator[tuple[str, int, list[i
 class QueueSet:
     """The consume queues of a store by topic and queue id, which share one pool of mapped files.
 
-    ``by_key`` is public because every append looks its queue up there.
+    ``by_key`` is public because every append looks its queue up there. ``removals`` counts the times that queues were
+    removed from it, for those who keep queues of their own.
     """
 
     def __init__(self, config: StoreConfig, files: Files) -> None:
@@ -45,6 +46,7 @@ class QueueSet:
         self._ids: dict[str, set[int]] = {}
         self._being_deleted: set[str] = set()
         self._deleted_paths: list[str] = []
+        self.removals = 0
 
     def use_file_bytes(self, file_bytes: int) -> None:
         """Create queues with files of this size, which those on the disk have, whatever the settings say."""
@@ -89,6 +91,7 @@ class QueueSet:
         # the paths second, so that it finds each file in one of the two.
         self._deleted_paths += [path for key in keys for path in self.by_key[key].unflushed_paths()]
         queues = [self.by_key.pop(key) for key in keys]
+        self.removals += 1
         if not queues:
             # Messages for the topic may wait in queues of other topics.
             return _note_only(note_deletion)
@@ -122,6 +125,7 @@ class QueueSet:
     def discard(self, queue: ConsumeQueue) -> list[str]:
         """Remove one queue and its files; return their paths."""
         del self.by_key[queue.topic, queue.queue_id]
+        self.removals += 1
         self._ids[queue.topic].discard(queue.queue_id)
         if not self._ids[queue.topic]:
             del self._ids[queue.topic]
@@ -136,6 +140,10 @@ class QueueSet:
         or its deletion durable.
         """
         return list(self._deleted_paths)
+
+    def note_changed_paths(self, paths: list[str]) -> None:
+        """Have the next checkpoint flush files with erased entries, and deletions, like those of deleted topics."""
+        self._deleted_paths += paths
 
     def forget_deleted_paths(self, count: int) -> None:
         """Forget the first ``count`` deleted paths, which have been flushed."""

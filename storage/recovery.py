@@ -46,13 +46,12 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from codec.constants import MAGIC_V1, MAGIC_V2
-from codec.message import MIN_MESSAGE_BYTES
 from storage.commit_log import CommitLog, store_timestamp_of
 from storage.config import StoreConfig
 from storage.consume_queue import ConsumeQueue
 from storage.damage import find_next_message, is_filler, set_aside, write_filler
-from storage.delay_levels import DelayLevels
 from storage.deleted_topics import DeletedTopics
+from storage.dispatch import EntryDispatch
 from storage.errors import CorruptionError
 from storage.files import Files
 from storage.layout import (
@@ -69,7 +68,6 @@ from storage.layout import (
 from storage.log_scan import ScanEnd, ScannedMessage, check_message, scan_log
 from storage.queue_ends import QueueRanges, delete_queue_ends
 from storage.queue_set import QueueSet, list_queue_files
-from storage.tags import tags_code_of
 
 log = logging.getLogger(__name__)
 
@@ -256,16 +254,14 @@ class Recovery:
         self._search = EntrySearch(
             commit_log, durable.confirm_offset, crashed=durable.crashed, sectors_lost=durable.power_cut
         )
-        self._delays = DelayLevels(config.delay_levels)
-        self._queues: dict[tuple[bytes, int], ConsumeQueue] = {}
-        self._lost_bytes = 0  # of the log, to damage: an upper limit of the messages that queues can lack
+        self._dispatch = EntryDispatch(config, queue_set, deleted_topics)
+        self._queues = self._dispatch.queues
         self._ends: dict[ConsumeQueue, QueueEnd] = {}
         self._rebuilding = durable.rebuilding
         self._queue_ranges = durable.queue_ranges
-        self._restarted_queues: set[ConsumeQueue] = set()  # of topics that were deleted and created again
         self._queue_files_missing = False  # then only the whole log tells what was in them
         # Files with erased entries, and deleted ones: old entries and messages must not come back among new ones.
-        self._changed_paths: list[str] = []
+        self._changed_paths = self._dispatch.changed_paths
 
     def run(self) -> None:
         """Leave the store ready to append. Raises CorruptionError when messages known to be durable are damaged."""
@@ -377,7 +373,7 @@ class Recovery:
         """Let every queue continue after the offsets that it has given out, even if their messages have expired."""
         for (topic, queue_id), (_, end_offset) in self._queue_ranges.ranges.items():
             queue = self._queues.get((topic.encode(), queue_id))
-            if queue in self._restarted_queues:
+            if queue in self._dispatch.restarted_queues:
                 continue  # the power cut brought back the file of ends, although the topic was deleted
             if queue is None or not queue.bases:
                 if end_offset > 0:
@@ -626,7 +622,7 @@ class Recovery:
     def _rebuild_entries(self, start: int) -> ScanEnd:
         """Read the log from ``start``, append the entries that queues lack, and return where the log ends."""
         offset = start
-        self._lost_bytes = 0
+        self._dispatch.lost_bytes = 0
         while True:
             for item in self._scan(offset, self._log.max_offset):
                 if isinstance(item, ScanEnd):
@@ -635,12 +631,13 @@ class Recovery:
                     next_message = self._find_message_after(item)
                     if next_message is None:
                         return item
-                    # No holes yet: `_bridge_gap` appends them when the next message of a queue shows how many it lacks.
+                    # No holes yet: `EntryDispatch` appends them when the next message of a queue shows how many it
+                    # lacks.
                     self._replace_damage(item, next_message)
                     offset = item.physical_offset
                 elif is_filler(item):
-                    self._lost_bytes += item.size
-                elif item.physical_offset >= self._search.trusted_until and not self._append_entry(
+                    self._dispatch.lost_bytes += item.size
+                elif item.physical_offset >= self._search.trusted_until and not self._dispatch.append_entry(
                     item, start == self._log.first_base and self._search.trusted_until == 0
                 ):
                     # A queue lacks entries that the checkpoint covers, so nothing that it says of queues is relied on.
@@ -648,49 +645,6 @@ class Recovery:
                     self._distrust_queues(0)
                     self._truncate_queues(self._log.first_base)
                     return self._rebuild_entries(self._log.first_base)
-
-    def _append_entry(self, message: ScannedMessage, from_beginning: bool) -> bool:
-        """Append the queue entry of a message; return False when entries before it are missing.
-
-        With ``from_beginning`` the whole log was read, so what is missing is not in the log: the queue then
-        continues after a gap, and the result is True.
-        """
-        if not message.has_queue_entry or self._deleted_topics.has_message(message):
-            return True
-        key = (message.topic, message.queue_id)
-        queue = self._queues.get(key)
-        if queue is None:
-            queue = self._queues[key] = self._queue_set.create(message.topic.decode(), message.queue_id)
-        if message.queue_offset > queue.next_offset:
-            if not from_beginning:
-                return False
-            self._bridge_gap(queue, message)
-        elif message.queue_offset < queue.next_offset:
-            # The topic was deleted and created again: the messages of the new topic replace those of the old one.
-            self._restarted_queues.add(queue)
-            queue.erase_from(message.queue_offset, all_of_file=True)
-            self._changed_paths += queue.truncate_at(message.queue_offset)
-        queue.append_entry(message.physical_offset, message.size, self._tags_code(message))
-        return True
-
-    def _bridge_gap(self, queue: ConsumeQueue, message: ScannedMessage) -> None:
-        """Let a queue continue with a message although entries before it are missing."""
-        missing = message.queue_offset - queue.next_offset
-        # The damaged bytes of the log can have held that many messages: holes keep their offsets.
-        if queue.bases and missing <= self._lost_bytes // MIN_MESSAGE_BYTES:
-            queue.append_holes(missing, message.physical_offset - 1)
-            return
-        if queue.next_offset > queue.min_offset:
-            # An offset-preserving append with ``reset`` began the queue anew, after what the source had dropped.
-            data = {"queue": queue.directory, "end": queue.next_offset, "begin": message.queue_offset}
-            log.warning("queue continues after a gap, earlier messages left out", extra=data)
-        queue.restart_at(message.queue_offset)
-
-    def _tags_code(self, message: ScannedMessage) -> int:
-        deliver_ms = self._delays.scheduled_deliver_ms(
-            message.topic, message.properties, message.store_timestamp
-        )
-        return tags_code_of(message.properties) if deliver_ms is None else deliver_ms
 
     # -- cutting the log --
 

@@ -39,7 +39,8 @@ from storage.commit_log import CommitLog
 from storage.config import LIVE_SETTINGS, StoreConfig
 from storage.consume_queue import ConsumeQueue
 from storage.deleted_topics import DeletedTopics
-from storage.errors import FlushFailed, OffsetGap, StoreFull
+from storage.dispatch import EntryDispatch
+from storage.errors import FlushFailed, OffsetGap, StoreError, StoreFull
 from storage.files import DiskFiles, Files
 from storage.flush_guard import FlushGuard, forget_cached_files
 from storage.index import MessageIndex
@@ -124,6 +125,8 @@ class MessageStore:
         self._flush_lock = threading.Lock()
         self._checkpoint_lock = threading.Lock()
         self._closed = False
+        # Store timestamp, in ms, of the last message of a replica that has its queue entry; None at a master.
+        self.replicated_until_ms: int | None = None
 
     @classmethod
     def open(cls, config: StoreConfig, files: Files | None = None, clock: Clock | None = None) -> Self:
@@ -558,6 +561,65 @@ class MessageStore:
             log.info("disk has room again", extra={"path": self.config.commit_log_path})
         self.disk_full = full
 
+    # -- replicas (`replica_log`) --
+
+    def entry_dispatch(self) -> EntryDispatch:
+        """Return the part that appends the queue entries of messages which a replica has received."""
+        return EntryDispatch(self.config, self._queue_set, self._deleted_topics)
+
+    @property
+    def queue_removals(self) -> int:
+        """Number that changes whenever queues were removed, or a deletion was noted."""
+        return self._queue_set.removals + self._deleted_topics.deletions_begun
+
+    def flush_queue_files_later(self, paths: list[str]) -> None:
+        """Have the next checkpoint flush queue files in which entries were erased, and the deletion of queue files."""
+        self._queue_set.note_changed_paths(paths)
+
+    def begin_log_at(self, physical_offset: int) -> None:
+        """Let the log, which must be empty, begin at the start of a file, durably; blocks.
+
+        Each step leaves an empty store: without confirm offset, without log files, with the new first file. Raises
+        StoreError if the log is not empty or no file can start there, StoreFull, FlushFailed.
+        """
+        log_file_bytes, first_base = self.commit_log.file_bytes, self.commit_log.first_base
+        if self.commit_log.max_offset != first_base:
+            raise StoreError(f"the log is not empty, it cannot begin at {physical_offset}")
+        if physical_offset < 0 or physical_offset % log_file_bytes:
+            raise StoreError(f"no log file of {log_file_bytes} bytes starts at {physical_offset}")
+        if physical_offset != first_base:
+            with self._checkpoint_lock, self._flush_lock:
+                self.flushes.run(lambda: self._begin_log_at(physical_offset))
+
+    def _begin_log_at(self, physical_offset: int) -> None:
+        checkpoint, log_files = self._checkpoint, self.commit_log
+        checkpoint.log_timestamp = checkpoint.queues_timestamp = checkpoint.confirm_offset = 0
+        checkpoint.write()
+        old_path = log_files.path(log_files.first_base)
+        log_files.close_file(log_files.first_base)
+        self.files.delete(old_path)
+        self.files.flush(old_path)
+        log_files.start_at(physical_offset, physical_offset)
+        self.files.flush(log_files.path(physical_offset))
+        self.index.start_at(physical_offset)
+
+    def note_deletion(self, topic: str, log_end: int, time_ms: int) -> None:
+        """Delete the messages of a topic before a physical offset, as its master did at this wall time; blocks.
+
+        May be repeated. A queue that began anew after the deletion stays. Raises StoreFull, OSError.
+        """
+        if self._deleted_topics.deletion_of(topic) == (log_end, time_ms):
+            return
+        self._deleted_topics.add(topic, self.min_physical_offset, log_end, time_ms)
+        for queue in self._queue_set.queues():
+            if queue.topic == topic and self._deleted_topics.has_queue(queue, self.commit_log):
+                self._queue_set.note_changed_paths(self._queue_set.discard(queue))
+
+    @property
+    def deletion_notes(self) -> dict[str, tuple[int, int]]:
+        """The end of the log and the wall time (ms) of each topic's last deletion, for `note_deletion` of a replica."""
+        return self._deleted_topics.notes()
+
     @property
     def durable_offset(self) -> int:
         """The physical offset below which everything is on the disk."""
@@ -590,8 +652,11 @@ class MessageStore:
             self.flushes.run(self._write_checkpoint)
 
     def _write_checkpoint(self) -> None:
-        # Read the time first: every message appended from here on has a later timestamp.
+        # Read the time first: every message appended from here on has a later timestamp. At a replica, so has every
+        # message that the master sends after the last one, as far as its clock is not set back.
         until_ms = self._now_ms() - 1
+        if self.replicated_until_ms is not None:
+            until_ms = min(until_ms, self.replicated_until_ms)
         confirm_offset = self.commit_log.queued_until
         if not confirm_offset:
             # A confirm offset of 0 means that it is unknown, and would not limit what the time vouches for.

@@ -6,6 +6,7 @@ from storage.tests.planting.defect import Defect, Edit, Law, change
 from storage.tests.planting.log_defects import TEST_CLOSING, TEST_INDEX, TEST_RECOVERY
 
 RECOVERY: Final = "storage/recovery.py"
+DISPATCH: Final = "storage/dispatch.py"
 SEARCH: Final = "storage/recovery.py"
 INDEX: Final = "storage/index.py"
 STORE: Final = "storage/store.py"
@@ -166,7 +167,7 @@ RECOVERY_DEFECTS: Final = (
     Defect(
         "ends-of-a-deleted-topic-trusted-after-a-power-cut",
         Law.DENSE_OFFSETS,
-        change(RECOVERY, "            self._restarted_queues.add(queue)\n", ""),
+        change(DISPATCH, "        self.restarted_queues.add(queue)\n", ""),
         (TEST_ENDS,),
     ),
     Defect(
@@ -193,9 +194,9 @@ RECOVERY_DEFECTS: Final = (
         "deletions-unknown-to-a-rebuild",
         Law.DELETED,
         change(
-            RECOVERY,
-            " or self._deleted_topics.has_message(message):\n",
-            ":\n",
+            DISPATCH,
+            " and not self._deleted_topics.has_message(message)\n",
+            "\n",
         ),
         (TEST_DELETED,),
     ),
@@ -237,9 +238,9 @@ RECOVERY_DEFECTS: Final = (
         "queue-file-deleted-by-recovery-comes-back",
         Law.NOTHING_INVENTED,
         change(
-            RECOVERY,
-            "            self._changed_paths += queue.truncate_at(message.queue_offset)\n",
-            "            queue.truncate_at(message.queue_offset)\n",
+            DISPATCH,
+            "        self.changed_paths += queue.truncate_at(offset)\n",
+            "        queue.truncate_at(offset)\n",
         ),
         (TEST_ENDS,),
     ),
@@ -273,9 +274,9 @@ RECOVERY_DEFECTS: Final = (
         "half-message-gets-a-queue-entry",
         Law.NOTHING_INVENTED,
         change(
-            RECOVERY,
-            "        if not message.has_queue_entry or self._deleted",
-            "        if self._deleted",
+            DISPATCH,
+            "        return message.has_queue_entry and not self._deleted",
+            "        return not self._deleted",
         ),
         (TEST_RECOVERY,),
     ),
