@@ -77,6 +77,7 @@ HARD_MODULES: tuple[str, ...] = (
     "gateway/broker/transactions/transaction_checks.py",
     "gateway/broker/pop/reviver.py",
     "gateway/broker/delayed/timer_delivery.py",
+    "gateway/broker/messages/answer_gate.py",
     "gateway/broker/messages/group_commit.py",
     "gateway/shadow/proxy/session.py",
     "gateway/shadow/mirror/mirror.py",

@@ -18,6 +18,7 @@ from gateway.broker.filters.consumer_filters import ConsumerFilterTable
 from gateway.broker.filters.filter_cache import FilterCache
 from gateway.broker.limits.flow_control import FlowControl
 from gateway.broker.messages.advertised_hosts import AdvertisedHosts
+from gateway.broker.messages.answer_gate import AnswerGate
 from gateway.broker.messages.damaged_records import DamagedRecords
 from gateway.broker.messages.group_commit import GroupCommit
 from gateway.broker.messages.message_writer import MessageWriter
@@ -84,6 +85,7 @@ class Broker:
     pop: PopService
     broadcasts: BroadcastOffsets
     group_commit: GroupCommit
+    answer_gate: AnswerGate
     hosts: AdvertisedHosts
     consumer_filters: ConsumerFilterTable
     filter_cache: FilterCache

@@ -65,12 +65,15 @@ class Producer:
         return self.connection.ask(request)
 
     def end(self, sent: SendMessageReply, decision: int = COMMIT, **changes: Any) -> Coroutine[Any, Any, Any]:
+        return self.connection.ask(self.end_request(sent, decision, **changes))
+
+    def end_request(self, sent: SendMessageReply, decision: int = COMMIT, **changes: Any) -> EndTransaction:
         fields = {
             "producer_group": self.group, "tran_state_table_offset": sent.queue_offset,
             "commit_log_offset": int(sent.msg_id[-16:], 16), "commit_or_rollback": decision,
             "msg_id": sent.transaction_id, **changes,
         }  # fmt: skip
-        return self.connection.ask(EndTransaction(**fields))
+        return EndTransaction(**fields)
 
     def _asked(self, connection: Connection, command: Command) -> None:
         question = CheckTransactionState.from_command(command)

@@ -22,6 +22,7 @@ from gateway.broker.filters.filter_cache import FilterCache
 from gateway.broker.limits.flow_control import FlowControl
 from gateway.broker.limits.quotas import Quotas
 from gateway.broker.messages.advertised_hosts import AdvertisedHosts
+from gateway.broker.messages.answer_gate import AnswerGate
 from gateway.broker.messages.damaged_records import DamagedRecords
 from gateway.broker.messages.group_commit import GroupCommit
 from gateway.broker.messages.message_services import MessageServices
@@ -136,6 +137,7 @@ def _connect_parts(
         queue_locks=queue_locks,
         long_polls=services.long_polls,
         group_commit=services.group_commit,
+        answer_gate=services.answer_gate,
         hosts=services.hosts,
         stats=services.stats,
         damaged=services.damaged,
@@ -175,10 +177,12 @@ def _services(
     port: Callable[[], int],
     reactor: Reactor | None,
 ) -> MessageServices:
+    commit = _group_commit(config, store, run_blocking, reactor)
     return MessageServices(
         store,
         LongPolls(store.clock, store),
-        _group_commit(config, store, run_blocking, reactor),
+        commit,
+        AnswerGate(store, commit, flush_timeout_ms=config.store.sync_flush_timeout_ms),
         AdvertisedHosts(config.broker_ip, port, config.advertised_port),
         BrokerStats(),
         DamagedRecords(config.broker_name),
@@ -226,7 +230,7 @@ def _flow_control(
     config: BrokerConfig, services: MessageServices, topics: TopicTable, waited_s: Callable[[], float]
 ) -> FlowControl:
     store = services.store
-    flow = FlowControl(config, store, services.group_commit, Quotas(config, topics, store.clock), waited_s)
+    flow = FlowControl(config, services, Quotas(config, topics, store.clock), waited_s)
     # Listeners run in order: the quotas, which added theirs when constructed, must be updated first.
     topics.add_listener(lambda _: flow.note_topic_change())
     return flow
@@ -287,7 +291,6 @@ def _group_commit(
         store,
         synchronous=config.store.is_sync_flush,
         interval_ms=config.store.flush_interval_commit_log_ms,
-        timeout_ms=config.store.sync_flush_timeout_ms,
         run_blocking=run_blocking,
         reactor=reactor,
     )

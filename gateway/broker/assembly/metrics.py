@@ -47,8 +47,8 @@ def broker_metrics(part: str, broker: Broker) -> Iterator[Sample]:
     )
     meaning = "consumer groups whose members subscribe to different messages, so that some are skipped"
     yield Metric("inconsistent_groups", len(broker.clients.inconsistent_groups), meaning, "gauge", labels)
-    held = broker.group_commit.held_count
-    yield Metric("held_answers", held, "answers that wait for the disk", "gauge", labels)
+    held = broker.answer_gate.held_count
+    yield Metric("held_answers", held, "answers that wait for the disk or for replicas", "gauge", labels)
     meaning = "flushes of the commit log to the disk"
     yield Metric("flushes_total", broker.group_commit.flushes, meaning, labels=labels)
     meaning = "duration of the longest flush since the start"

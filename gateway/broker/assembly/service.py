@@ -112,7 +112,7 @@ class BrokerService:
         self._keep_running(nursery, "long polls", broker.long_polls.run)
         self._keep_running(nursery, "group changes", broker.clients.run)
         self._keep_running(nursery, "flush", broker.group_commit.run)
-        self._keep_running(nursery, "flush deadlines", broker.group_commit.watch_deadlines)
+        self._keep_running(nursery, "answer deadlines", broker.answer_gate.watch_deadlines)
         self._keep_running(nursery, "delayed messages", self._deliver_delayed)
         self._keep_running(nursery, "pop deadlines", partial(broker.pop.run, self.tasks))
         self._keep_running(nursery, "transaction checks", self._check_transactions)
@@ -256,14 +256,14 @@ class BrokerService:
     async def stop(self) -> None:
         """Send clients away (`go_away.py`), and end `run` after the outstanding requests are answered.
 
-        That includes requests that wait for a message, or for the disk.
+        That includes requests that wait for a message, for the disk or for replicas.
         """
         broker = self.broker
         self.server.stop_accepting()
         self._go_away.begin()
         self.guarded_handlers.apply_guards()
         with trio.move_on_after(self._drain_s):
-            while broker.group_commit.held_count or len(broker.long_polls):
+            while broker.answer_gate.held_count or len(broker.long_polls):
                 # Repeatedly, because a pull that waited for its quota then waits for a message.
                 broker.long_polls.answer_all()
                 await trio.sleep(DRAIN_POLL_S)

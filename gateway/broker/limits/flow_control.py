@@ -3,7 +3,7 @@ quota is exhausted.
 
 The official broker has a thread pool and a queue for each kind of request, and limits the queues. This broker has
 neither. It limits the time from the moment the reactor finds a socket readable until the request's turn comes, and
-with SYNC_FLUSH the number of sends that wait for the disk. While the disk stalls it refuses new sends
+the number of sends whose answers wait for the disk or for replicas. While the disk stalls it refuses new sends
 ([REJECTREQUEST]), so it never has to refuse waiting ones: the official remarks [PCBUSY_CLEAN_QUEUE] and
 [PC_SYNCHRONIZED] do not occur.
 
@@ -25,7 +25,7 @@ from codec.command import Command, encode_response
 from codec.constants import MASTER_ID, ResponseCode
 from codec.java_numbers import parse_integer_or
 from gateway.broker.limits.quotas import PULL, SEND, Quotas
-from gateway.broker.messages.group_commit import GroupCommit
+from gateway.broker.messages.message_services import MessageServices
 from gateway.config.process import BrokerConfig
 from remoting.connection import Connection, Handler
 from remoting.declare import Request
@@ -56,7 +56,6 @@ from remoting.requests.send import (
     SendReplyMessageV2,
 )
 from remoting.requests.transaction import EndTransaction
-from storage.store import MessageStore
 
 START_TEXT: Final = "start flow control for a while"
 
@@ -102,14 +101,14 @@ class FlowControl:
     def __init__(
         self,
         config: BrokerConfig,
-        store: MessageStore,
-        commit: GroupCommit,
+        services: MessageServices,
         quotas: Quotas,
         waited_s: Callable[[], float],
     ) -> None:
         self._config = config
-        self._store = store
-        self._commit = commit
+        self._store = services.store
+        self._commit = services.group_commit
+        self._answers = services.answer_gate
         self.quotas = quotas
         self.waited_s = waited_s
         self._quota_directions = (quotas.sending, quotas.pulling)
@@ -155,20 +154,20 @@ class FlowControl:
                 return handler(connection, command)
             waited_ms = floor(self.waited_s() * 1000)
             if waited_ms >= limit_ms:
-                raise busy_refusal(long_wait_remark(waited_ms, self._commit.held_count))
+                raise busy_refusal(long_wait_remark(waited_ms, self._answers.held_count))
             return handler(connection, command)
 
         return handle
 
     def limit_held_sends(self, code: int, handler: Handler) -> Handler:
-        """Refuse sends when too many others wait for the disk, which they do with SYNC_FLUSH only. A guard."""
-        if code not in SENDS or not self._commit.synchronous:
+        """Refuse sends when too many others wait for the disk or for replicas (`answer_gate.py`). A guard."""
+        if code not in SENDS or not self._answers.must_wait:
             return handler
         # Read when the guard is applied; a changed setting applies the guards again.
         capacity = self._config.flow.send_queue_capacity
 
         def handle(connection: Connection, command: Command) -> bytes | None:
-            if self._commit.held_count >= capacity:
+            if self._answers.held_count >= capacity:
                 raise busy_refusal(f"[OVERLOAD]system busy, {START_TEXT}")
             return handler(connection, command)
 

@@ -1,24 +1,21 @@
-"""Group commit: one flush to the disk answers every send that waits for it.
+"""Group commit: one flush to the disk for every message that waits for it.
 
-With SYNC_FLUSH an answer may leave only after its message is durable. Flushing once per message would limit the
-broker to the disk's rate of flushes, so answers queue up and share flushes:
+With SYNC_FLUSH an answer may leave only after its message is durable (`answer_gate.py`). Flushing once per message
+would limit the broker to the disk's rate of flushes, so messages share flushes:
 
-1. `hold_answer` queues the encoded answer and starts a flush, unless one is running.
-2. The flush runs in a thread. At its beginning it notes how many answers have been queued; answers that are queued
-   later wait for the next flush, because the running one may not cover their bytes.
-3. When a flush succeeds, the answers noted at its beginning are written in their order, all of a connection at once.
-   If more are queued by then, the next flush starts.
-4. An answer that waits longer than the time limit is sent with FLUSH_DISK_TIMEOUT: stored, perhaps not durable.
+1. `request_flush` starts a flush, unless one is running.
+2. The flush runs in a thread. It covers what was appended before it began; messages that are appended later wait for
+   the next flush, because the running one may not cover their bytes.
+3. When a flush succeeds, listeners get the physical offset up to which the log is on the disk. If another flush has
+   been requested by then, it starts.
 
-Invariant: a SUCCESS answer is sent only after a flush that began after the append it reports. A crash before step 3
-loses answers, never messages whose answers were sent; the producer sends again.
+Invariant: listeners get an offset only after a flush that covered everything below it has ended without an error.
 
-When the disk refuses a flush (FlushFailed), all held answers become refusals, and the store refuses every later send
-(`storage/flush_guard.py`): no flush can make these messages durable any more. The task fails from then on, so that
-`/readyz` and the metrics say so. When a flush could not be tried (no file descriptor is left, for example), the answers
-stay queued, and it is tried again after a second.
+When the disk refuses a flush (FlushFailed), listeners get the error, and the store refuses every later send
+(`storage/flush_guard.py`). The task fails from then on, so that `/readyz` and the metrics say so. When a flush could
+not be tried (no file descriptor is left, for example), it is tried again after a second.
 
-With ASYNC_FLUSH no answer is held and the store is flushed at intervals.
+With ASYNC_FLUSH the store is flushed at intervals.
 
 Where there is a `Reactor`, the thread is a `FlushThread`, and no step passes through trio's scheduler. Otherwise
 `run` hands each flush to a worker thread. `trio.to_thread` costs two passes through the scheduler for each call, longer
@@ -30,18 +27,12 @@ import logging
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import NamedTuple
 
 import trio
 
-from codec.command import decode_frame, encode_command, encode_response
-from codec.constants import ResponseCode
-from gateway.broker.messages.message_writer import store_refusal
 from gateway.runtime.run_blocking import RunBlocking
-from remoting.connection import Connection
 from remoting.reactor import Reactor
 from storage.errors import FlushFailed
 from storage.store import MessageStore
@@ -49,15 +40,6 @@ from storage.store import MessageStore
 log = logging.getLogger(__name__)
 
 FLUSH_RETRY_S = 1.0
-LENGTH_BYTES = 4
-
-
-class HeldAnswer(NamedTuple):
-    """An encoded answer that waits for the disk."""
-
-    connection: Connection
-    answer: bytes
-    deadline: float
 
 
 class FlushThread:
@@ -119,9 +101,9 @@ class FlushThread:
 
 
 class GroupCommit:
-    """Holds answers until their messages are on disk. All held answers share one flush.
+    """Flushes the commit log, on request or at intervals, and announces how far it is on the disk.
 
-    Source: CommitLog.GroupCommitService, FlushDiskWatcher and FlushRealTimeService, 5.4.0.
+    Source: CommitLog.GroupCommitService and FlushRealTimeService, 5.4.0.
     """
 
     def __init__(
@@ -130,20 +112,15 @@ class GroupCommit:
         *,
         synchronous: bool,
         interval_ms: int,
-        timeout_ms: int,
         run_blocking: RunBlocking,
         reactor: Reactor | None = None,
     ) -> None:
         self.synchronous = synchronous
         self._store = store
         self._interval_ms = interval_ms
-        self._timeout_ms = timeout_ms
         self._run_blocking = run_blocking
-        self._held: deque[HeldAnswer] = deque()
-        # Answers ever queued; of these, those that have left, and those that the last flush covers.
-        self._queued = 0
-        self._released = 0
-        self._covered = 0
+        self._durable_listeners: list[Callable[[int], None]] = []
+        self._failure_listeners: list[Callable[[FlushFailed], None]] = []
         # Of flushes that succeeded since the start; written by the thread that flushes.
         self.flushes = 0
         self.longest_flush_s = 0.0
@@ -153,15 +130,14 @@ class GroupCommit:
         self._flush_failed = trio.Event()
         self._thread = FlushThread(self._flush, self._end_flush, reactor) if synchronous and reactor else None
 
-    def reconfigure(self, *, interval_ms: int, timeout_ms: int) -> None:
-        """Apply changed times: the interval from the next flush on, the timeout to answers held from now on."""
-        self._interval_ms = interval_ms
-        self._timeout_ms = timeout_ms
+    def add_listener(self, durable: Callable[[int], None], failed: Callable[[FlushFailed], None]) -> None:
+        """Call ``durable`` with the offset up to which the log is on the disk, ``failed`` when the disk refuses it."""
+        self._durable_listeners.append(durable)
+        self._failure_listeners.append(failed)
 
-    @property
-    def held_count(self) -> int:
-        """Number of held answers."""
-        return len(self._held)
+    def reconfigure(self, *, interval_ms: int) -> None:
+        """Apply a changed interval, from the next flush on."""
+        self._interval_ms = interval_ms
 
     @property
     def flushing_s(self) -> float:
@@ -169,14 +145,9 @@ class GroupCommit:
         started_s = self._flush_started_s
         return 0.0 if started_s is None else trio.current_time() - started_s
 
-    def hold_answer(self, connection: Connection, answer: bytes | None) -> None:
-        """Write ``answer`` once everything appended so far is durable. None requests the flush alone."""
-        if answer is not None:
-            # Counted directly, without the limit: the message is stored, so its answer must not be refused.
-            connection.outstanding_requests += 1
-            self._held.append(HeldAnswer(connection, answer, trio.current_time() + self._timeout_ms / 1000))
-            self._queued += 1
-        self._is_flush_wanted = True  # Last: from here on the thread may cover the answer.
+    def request_flush(self) -> None:
+        """Flush everything appended so far soon."""
+        self._is_flush_wanted = True  # Before the thread is started, which resets it.
         if self._thread is None:
             self._flush_requested.set()
         elif self._flush_started_s is None and not self._flush_failed.is_set():
@@ -187,45 +158,40 @@ class GroupCommit:
         thread.start()
 
     def _flush(self) -> None:
-        """Flush for all answers that are queued now. Runs in a thread."""
-        # The flag before the count: an answer queued in between asks for one flush too many, never one too few.
+        """Flush everything that is appended now. Runs in a thread."""
+        # Before the flush begins: a message appended in between asks for one flush too many, never one too few.
         self._is_flush_wanted = False
-        self._covered = self._queued
         began_s = time.perf_counter()
         self._store.flush()
         self.flushes += 1
         self.longest_flush_s = max(self.longest_flush_s, time.perf_counter() - began_s)
 
     def _end_flush(self, error: Exception | None) -> None:
-        """Write the covered answers after a flush of the thread, and start the next flush."""
+        """Announce the outcome of a flush of the thread, and start the next one if it was requested."""
         self._flush_started_s = None
         if error is not None:
             if isinstance(error, FlushFailed):
-                self._refuse_held(error)
+                self._announce_failure(error)
             else:
                 log.error("flush failed; answers wait for the next attempt", exc_info=error)
             # `_repeat_failed` finds out whether the failure is final, and otherwise tries again.
             self._flush_failed.set()
             return
-        self._write_covered()
-        if self._is_flush_wanted and self._thread is not None:
+        self._announce_durable()
+        if self._is_flush_wanted and self._thread is not None and self._flush_started_s is None:
             self._start_thread(self._thread)
 
-    def _write_covered(self) -> None:
-        """Write the answers that the last flush covers, those of one connection in one call."""
-        # A pipelining producer has many answers here, and each write of their connection is a system call.
-        answers: dict[Connection, list[bytes]] = {}
-        while self._held and self._released < self._covered:
-            held = self._pop_oldest()
-            answers.setdefault(held.connection, []).append(held.answer)
-        for connection, parts in answers.items():
-            connection.write(parts[0] if len(parts) == 1 else b"".join(parts))
+    def _announce_durable(self) -> None:
+        position = self._store.durable_offset
+        for listener in self._durable_listeners:
+            listener(position)
+
+    def _announce_failure(self, error: FlushFailed) -> None:
+        for listener in self._failure_listeners:
+            listener(error)
 
     async def run(self) -> None:
-        """Flush until cancelled. `watch_deadlines` runs at the same time.
-
-        Raises FlushFailed; from then on every call does.
-        """
+        """Flush until cancelled. Raises FlushFailed; from then on every call does."""
         if self._thread is not None:
             return await self._repeat_failed(self._thread)
         await self._run_blocking(self._store.flushes.check)
@@ -246,61 +212,26 @@ class GroupCommit:
             self._start_thread(thread)
 
     async def _flush_once(self) -> None:
-        """Flush for all answers that are held now."""
+        """Flush everything that is appended now."""
         self._flush_requested = trio.Event()
-        if not self._held and self._store.durable_offset >= self._store.max_physical_offset:
+        if not self._is_flush_wanted and self._store.durable_offset >= self._store.max_physical_offset:
             return  # An idle broker leaves its disk alone.
         self._flush_started_s = trio.current_time()
         try:
             await self._run_blocking(self._flush)
         except FlushFailed as error:
-            self._refuse_held(error)
+            self._announce_failure(error)
             raise
         except Exception:
             log.exception("flush failed; answers wait for the next attempt")
             await trio.sleep(FLUSH_RETRY_S)
-            self._flush_requested.set()
+            self.request_flush()
             return
         finally:
             self._flush_started_s = None
-        self._write_covered()
-
-    def _refuse_held(self, error: FlushFailed) -> None:
-        """Refuse all sends that wait, also those that came during the flush: none can become durable any more."""
-        refusal = store_refusal(error, self._store.config.max_message_bytes)
-        while self._held:
-            held = self._pop_oldest()
-            request = decode_frame(held.answer, LENGTH_BYTES, len(held.answer))
-            held.connection.write(encode_response(request.opaque, refusal.code, {}, b"", refusal.remark))
-
-    def _pop_oldest(self) -> HeldAnswer:
-        self._released += 1
-        held = self._held.popleft()
-        held.connection.outstanding_requests -= 1
-        return held
+        self._announce_durable()
 
     def close(self) -> None:
         """End the thread, after the flush that is running. Idempotent."""
         if self._thread is not None:
             self._thread.close()
-
-    async def watch_deadlines(self) -> None:
-        """Write answers whose deadline has passed, until cancelled.
-
-        All have the same time limit, so the oldest is due first, and an answer that is queued during the sleep is not
-        due before its end. An event of the first answer would cost each single send a pass through the scheduler.
-        """
-        while True:
-            next_s = trio.current_time() + self._timeout_ms / 1000
-            await trio.sleep_until(self._held[0].deadline if self._held else next_s)
-            while self._held and self._held[0].deadline <= trio.current_time():
-                held = self._pop_oldest()
-                log.warning("flush timed out, answering before it", extra={"remote": held.connection.remote})
-                held.connection.write(_not_durable(held.answer))
-
-
-def _not_durable(answer: bytes) -> bytes:
-    """Return the same answer with the code for "stored, but not known to be on disk"."""
-    command = decode_frame(answer, LENGTH_BYTES, len(answer))
-    command.code = ResponseCode.FLUSH_DISK_TIMEOUT
-    return encode_command(command)

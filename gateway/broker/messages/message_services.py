@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from gateway.broker.messages.advertised_hosts import AdvertisedHosts
+from gateway.broker.messages.answer_gate import AnswerGate
 from gateway.broker.messages.damaged_records import DamagedRecords
 from gateway.broker.messages.group_commit import GroupCommit
 from gateway.broker.statistics.traffic_stats import BrokerStats
@@ -17,6 +18,7 @@ class MessageServices:
     store: MessageStore
     long_polls: LongPolls
     group_commit: GroupCommit
+    answer_gate: AnswerGate
     hosts: AdvertisedHosts
     stats: BrokerStats
     damaged: DamagedRecords

@@ -20,6 +20,7 @@ from codec.properties import find_property
 from gateway.broker.consumers.broker_tables import BrokerTables
 from gateway.broker.filters.message_filter import MessageFilter, MessageTest
 from gateway.broker.limits.quotas import PULL, Quotas
+from gateway.broker.messages.answer_gate import without_status
 from gateway.broker.messages.damaged_records import RecordKind, RecordLocation
 from gateway.broker.messages.message_services import MessageServices
 from gateway.broker.messages.waiting_message import parse_times_and_properties
@@ -95,7 +96,7 @@ class PopHandler:
         self.config = config
         self._clock = services.store.clock
         self._store = services.store
-        self._group_commit = services.group_commit
+        self._answers = services.answer_gate
         self._got = services.stats.delivered
         self._damaged = services.damaged
         self._topics = tables.topics
@@ -125,7 +126,7 @@ class PopHandler:
             return self._wait_or_answer(pop, pop_result)
         if pop_result.rest_count > 0:
             self._waiting_pops.mark_for_retry(request.topic, request.consumer_group, request.queue_id)
-        return self._answer_when_durable(pop, pop_result)
+        return self._answer_when_safe(pop, pop_result)
 
     # -- waiting --------------------------------------------------------------------------------------------
 
@@ -160,7 +161,7 @@ class PopHandler:
             held.outcome = UNFINISHED if pop_result.has_skipped else NOTHING
             return None
         held.outcome = ANSWERED
-        return self._answer_when_durable(held.pop, pop_result)
+        return self._answer_when_safe(held.pop, pop_result)
 
     def answer_expired(self, pop: CheckedPop) -> bytes | None:
         """Return the answer to a waiting pop at its deadline, with messages if there are any. Raises RequestError.
@@ -170,7 +171,7 @@ class PopHandler:
         self._checks.check_topic_exists(pop.request.topic)
         pop_result = self._take_messages(pop)
         if pop_result.count:
-            return self._answer_when_durable(pop, pop_result)
+            return self._answer_when_safe(pop, pop_result)
         return self._encode_answer(pop, pop_result, ResponseCode.POLLING_TIMEOUT)
 
     def release_held(self, pop: CheckedPop) -> None:
@@ -342,13 +343,15 @@ class PopHandler:
 
     # -- answering ------------------------------------------------------------------------------------------
 
-    def _answer_when_durable(self, pop: CheckedPop, pop_result: PopResult) -> bytes | None:
-        """Return the answer with messages; None when it waits until the pop's record is on disk."""
+    def _answer_when_safe(self, pop: CheckedPop, pop_result: PopResult) -> bytes | None:
+        """Return the answer with messages; None when it waits until the pop's record is on disk and on replicas.
+
+        A record that does not get there in time is stored nevertheless, so the messages are handed out.
+        """
         answer = self._encode_answer(pop, pop_result, ResponseCode.SUCCESS)
-        if not self._group_commit.synchronous:
+        if not self._answers.must_wait:
             return answer
-        self._group_commit.hold_answer(pop.connection, answer)
-        return None
+        return self._answers.hold(pop.connection, answer, self._store.max_physical_offset, without_status)
 
     @staticmethod
     def _encode_answer(pop: CheckedPop, pop_result: PopResult, code: int) -> bytes:

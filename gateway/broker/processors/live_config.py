@@ -21,9 +21,8 @@ def apply_broker_config(broker: Broker, config: BrokerConfig, numeric_host: str 
         numeric = None if is_same else numeric_host or resolve_numeric(config.broker_ip)
         broker.hosts.advertise(config.broker_ip, numeric, config.advertised_port)
     broker.store.reconfigure(changed_store_config(broker.store.config, config))
-    broker.group_commit.reconfigure(
-        interval_ms=config.store.flush_interval_commit_log_ms, timeout_ms=config.store.sync_flush_timeout_ms
-    )
+    broker.group_commit.reconfigure(interval_ms=config.store.flush_interval_commit_log_ms)
+    broker.answer_gate.reconfigure(flush_timeout_ms=config.store.sync_flush_timeout_ms)
     broker.send_handler.reconfigure(config)
     broker.pull_handler.reconfigure(config)
     broker.flow_control.reconfigure(config)

@@ -13,7 +13,7 @@ from gateway.broker.messages.message_writer import store_refusal
 from gateway.broker.statistics.stored_counts import MessageType
 from gateway.broker.topics.name_validation import closed_topic_refusal
 from remoting.errors import RequestError
-from remoting.handler_table import ANSWERS_LATER, AnswersLater, Call, HandlerTable, encode_reply
+from remoting.handler_table import AnswersLater, Call, HandlerTable
 from remoting.requests.replication import UNEXPECTED_OFFSET, PutMessagesAtOffsets, PutMessagesAtOffsetsReply
 from storage.errors import MessageIllegal, OffsetGap, QueueDiverged, StoreFull
 from storage.offset_preserving_append import OffsetPreservingResult
@@ -41,10 +41,9 @@ def put_messages_at_offsets(
         return reply
     broker.long_polls.mark_grown(request.topic, request.queue_id)
     broker.stats.stored[request.topic].count_request(MessageType.NORMAL, done.size_bytes, done.messages)
-    if not broker.group_commit.synchronous:
+    if not broker.answer_gate.must_wait:
         return reply
-    broker.group_commit.hold_answer(call.connection, encode_reply(call.command, reply))
-    return ANSWERS_LATER
+    return broker.answer_gate.hold_reply(call, reply, broker.store.max_physical_offset)
 
 
 def _check_request(broker: Broker, request: PutMessagesAtOffsets) -> None:

@@ -13,12 +13,13 @@ from codec.constants import ResponseCode
 from codec.properties import MESSAGE_REPLY_TO_CLIENT, PUSH_REPLY_TIME, decode_properties, properties_text
 from codec.topics import PERM_WRITE
 from gateway.broker.broker import Broker
+from gateway.broker.messages.answer_gate import without_status
 from gateway.broker.messages.stored_messages import find_message
 from gateway.broker.requests.send_handler import SentMessage
 from gateway.namesrv.addresses import join_address
 from remoting.connection import Connection, Handler
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
-from remoting.handler_table import Call, HandlerTable
+from remoting.handler_table import AnswersLater, Call, HandlerTable
 from remoting.requests.send import (
     ConsumerSendMsgBack,
     PushReplyMessageToClient,
@@ -44,10 +45,12 @@ def send(broker: Broker) -> Handler:
 
 
 @ConsumerSendMsgBack.on(handlers)
-def send_back(broker: Broker, request: ConsumerSendMsgBack, call: Call) -> None:
+def send_back(broker: Broker, request: ConsumerSendMsgBack, call: Call) -> AnswersLater | None:
     """Store the message again, in the retry topic or as a dead letter.
 
-    Source: AbstractSendMessageProcessor.consumerSendMsgBack, 5.4.0. As there, the answer does not wait for the disk.
+    Deviation: the answer waits for the disk and for replicas as that of a send does, because the consumer takes the
+    message for consumed then. A time limit that passes is not shown, as the official broker waits for neither.
+    Source: AbstractSendMessageProcessor.consumerSendMsgBack, 5.4.0.
     """
     broker.retry_rules.require_group(request.group)
     if not broker.config.broker_permission & PERM_WRITE:
@@ -60,8 +63,13 @@ def send_back(broker: Broker, request: ConsumerSendMsgBack, call: Call) -> None:
     message = broker.retry_rules.make_retry_message(request, call.command.version, failed)
     if message is not None:
         message.store_host = broker.hosts.view_of(call.connection).store_host
+        broker.answer_gate.check_append()
         broker.writer.write(message)
         broker.stats.sent_back[request.group, request.origin_topic or message.topic].count_messages(1, 0)
+        if broker.answer_gate.must_wait:
+            position = broker.store.max_physical_offset
+            return broker.answer_gate.hold_reply(call, None, position, without_status)
+    return None
 
 
 @SendReplyMessageV2.on(handlers)

@@ -124,6 +124,11 @@ def _refuse_inner_batch(message: SentMessage) -> None:
         raise MessageIllegal("no topic of batch queues")
 
 
+def _is_wait_declined(properties: str) -> bool:
+    """Tell whether a producer does not want to wait until its message is on the disk and on replicas."""
+    return WAIT in properties and decode_properties(properties).get("WAIT", "true").lower() != "true"
+
+
 def _read_fields(command: Command) -> tuple[Any, ...]:
     """Return the values of a send's header. Raises RequestError for one that cannot be read."""
     read = _read_v1 if command.code in (SEND_V1, SEND_REPLY_V1) else _read_v2
@@ -170,7 +175,7 @@ class SendHandler:
         self._topics = topics
         self._store = services.store
         self._long_polls = services.long_polls
-        self._group_commit = services.group_commit
+        self._answers = services.answer_gate
         self._hosts = services.hosts
         self._put_stats = services.stats.stored
         self._writer = writer
@@ -193,7 +198,7 @@ class SendHandler:
         self._region, self._trace = (json_text(value) for value in self._common_answer_fields.values())
 
     def send(self, connection: Connection, command: Command) -> bytes | None:
-        """Store one message or batch. Return the answer, or None when it waits for the disk.
+        """Store one message or batch. Return the answer, or None when it waits for the disk or for replicas.
 
         Raises RequestError, with the header of every answer to a producer if the request could be read.
         """
@@ -203,8 +208,10 @@ class SendHandler:
             message = self._check_request(connection, command, view, fields)
             if self._store.disk_full:
                 raise StoreFull("nearly full")
-            if self._group_commit.synchronous:
+            if self._answers.must_wait:
                 connection.check_outstanding_limit()
+                if not _is_wait_declined(message.properties):
+                    self._answers.check_append()
             if command.code == SEND_BATCH or fields[_BATCH]:
                 return self._send_batch(connection, command, view, message)
             return self._send_one(connection, command, view, message)
@@ -336,7 +343,7 @@ class SendHandler:
         else:
             self._put_stats[topic].count_message(size)
         answer = self._encode_answer(command, view.message_id(physical_offset), queue_id, offset, unique_key)
-        return self._answer_when_durable(connection, command, answer, properties)
+        return self._answer_when_safe(connection, command, answer, properties)
 
     def _send_special(
         self, connection: Connection, command: Command, view: HostView, message: SentMessage
@@ -366,7 +373,7 @@ class SendHandler:
         recall = encode_recall_handle(draft.properties, self._config.broker_name)
         message_id = view.message_id(physical_offset)
         answer = self._encode_answer(command, message_id, queue_id, offset, unique_key, recall)
-        return self._answer_when_durable(connection, command, answer, sent_properties)
+        return self._answer_when_safe(connection, command, answer, sent_properties)
 
     def _send_half(
         self, connection: Connection, command: Command, view: HostView, message: SentMessage
@@ -385,7 +392,7 @@ class SendHandler:
         self._long_polls.mark_grown(TRANS_HALF_TOPIC, 0)
         self._put_stats[TRANS_HALF_TOPIC].count_request(MessageType.TRANSACTION, size)
         answer = self._encode_answer(command, view.message_id(physical_offset), queue_id, offset, unique_key)
-        return self._answer_when_durable(connection, command, answer, properties)
+        return self._answer_when_safe(connection, command, answer, properties)
 
     def _check_is_half(self, connection: Connection, message: MessageDraft) -> bool:
         """Tell whether a message is a half message. Delayed redeliveries of clients before 4.6.1 only look like one."""
@@ -424,7 +431,7 @@ class SendHandler:
         message_ids = view.message_ids(physical_offsets)
         unique_key = own_properties.get("UNIQ_KEY")
         answer = self._encode_answer(command, message_ids, queue_id, offset, unique_key)
-        return self._answer_when_durable(connection, command, answer, message.properties)
+        return self._answer_when_safe(connection, command, answer, message.properties)
 
     @staticmethod
     def _check_batch(message: SentMessage) -> dict[str, str]:
@@ -472,14 +479,14 @@ class SendHandler:
         ext.update(self._common_answer_fields)
         return encode_response(command.opaque, 0, ext, b"", None)
 
-    def _answer_when_durable(
+    def _answer_when_safe(
         self, connection: Connection, command: Command, answer: bytes, properties: str
     ) -> bytes | None:
-        """Return the answer, or None when group commit sends it after the flush that makes the message durable."""
-        if not self._group_commit.synchronous:
+        """Return the answer, or None when the answer gate sends it once the message just appended is safe."""
+        if not self._answers.must_wait:
             return answer
-        if WAIT in properties and decode_properties(properties).get("WAIT", "true").lower() != "true":
-            self._group_commit.hold_answer(connection, None)
+        position = self._store.max_physical_offset
+        if _is_wait_declined(properties):
+            self._answers.hold(connection, None, position)
             return answer
-        self._group_commit.hold_answer(connection, None if command.is_oneway else answer)
-        return None
+        return self._answers.hold(connection, None if command.is_oneway else answer, position)

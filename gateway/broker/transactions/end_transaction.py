@@ -15,6 +15,7 @@ from codec.properties import decode_properties, find_integer, find_property
 from codec.sysflag import TRANSACTION_COMMIT, TRANSACTION_NONE, TRANSACTION_ROLLBACK, with_transaction_type
 from codec.topics import ROCKSDB_TRANS_HALF_TOPIC, TRANS_CHECK_MAX_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_TOPIC
 from gateway.broker.messages.advertised_hosts import AdvertisedHosts
+from gateway.broker.messages.answer_gate import without_status
 from gateway.broker.messages.message_services import MessageServices
 from gateway.broker.messages.message_writer import MessageAppender, MessageDraft, MessageWriter
 from gateway.broker.messages.stored_messages import find_in_queue
@@ -189,7 +190,7 @@ class EndTransactionHandler:
         self._topics = topics
         self._store = services.store
         self._clock = services.store.clock
-        self._group_commit = services.group_commit
+        self._answers = services.answer_gate
         self._writer = writer
         self._real_queues = RealQueueWriter(
             services.store, services.long_polls, services.stats, MessageType.TRANSACTION
@@ -228,9 +229,10 @@ class EndTransactionHandler:
         self._stats.committed[real_topic].count_messages(1, 0)
         latency_ms = max(0, self._clock.now_ms() - half.born_timestamp)
         self._stats.commit_latencies_s[real_topic].record(latency_ms / 1000)
-        if self._group_commit.synchronous:
-            self._group_commit.hold_answer(connection, None)
-        return None if command.is_oneway else encode_response(command.opaque, 0, None, b"", None)
+        answer = None if command.is_oneway else encode_response(command.opaque, 0, None, b"", None)
+        if not self._answers.must_wait:
+            return answer
+        return self._answers.hold(connection, answer, self._store.max_physical_offset, without_status)
 
     def _find_half(self, physical_offset: int) -> WaitingMessage:
         """Return the half message at a physical offset.

@@ -151,12 +151,12 @@ def test_a_second_signal_ends_the_waiting_for_a_disk_that_does_not_answer(tmp_pa
         async with open_client(*address(broker)) as client:
             client.send_oneway(message())
             nursery.start_soon(lost, client)
-            commit = server._brokers.services[0].broker.group_commit
-            while not commit.held_count:
+            gate = server._brokers.services[0].broker.answer_gate
+            while not gate.held_count:
                 await trio.sleep(0.002)
             server._signals.record_signal(15)
             await trio.sleep(0.05)
-            assert commit.held_count
+            assert gate.held_count
             assert not client.closed
 
     async def lost(client):

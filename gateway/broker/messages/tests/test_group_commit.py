@@ -2,6 +2,7 @@ import pytest
 import trio
 
 from gateway.broker.assembly.metrics import store_metrics
+from gateway.broker.messages.answer_gate import AnswerGate
 from gateway.broker.messages.group_commit import GroupCommit
 from gateway.tests.cluster import bodies, inline, message, pull, settle, simulated
 from remoting.errors import RequestError
@@ -81,7 +82,7 @@ async def test_answers_wait_for_the_disk_and_share_its_flushes(cluster):
     assert sorted(offset for _, _, offset in sends.ended) == list(range(51))
     assert disk.flushes == 2, "all that came during one flush share the next"
     assert node.broker.store.durable_offset == node.broker.store.max_physical_offset
-    assert node.broker.group_commit.held_count == 0
+    assert node.broker.answer_gate.held_count == 0
 
 
 @simulated
@@ -292,7 +293,7 @@ class Store:
 @virtual
 async def test_without_synchronous_flush_the_disk_follows_at_intervals_when_there_is_something():
     store = Store()
-    commit = GroupCommit(store, synchronous=False, interval_ms=500, timeout_ms=5000, run_blocking=inline)
+    commit = GroupCommit(store, synchronous=False, interval_ms=500, run_blocking=inline)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(commit.run)
         start = trio.current_time()
@@ -322,13 +323,14 @@ async def test_an_answer_held_while_a_flush_runs_waits_for_the_next():
             super().flush()
             if len(self.flushed_at) == 1:
                 self.max_physical_offset += 10
-                commit.hold_answer(answers, b"second")
+                assert gate.hold(answers, b"second", self.max_physical_offset) is None
 
     store = Busy()
     store.max_physical_offset = 10
     answers = Answers(store)
-    commit = GroupCommit(store, synchronous=True, interval_ms=500, timeout_ms=5000, run_blocking=inline)
-    commit.hold_answer(answers, b"first")
+    commit = GroupCommit(store, synchronous=True, interval_ms=500, run_blocking=inline)
+    gate = AnswerGate(store, commit, flush_timeout_ms=5000)
+    assert gate.hold(answers, b"first", store.max_physical_offset) is None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(commit.run)
         await trio.sleep(1)
@@ -347,8 +349,9 @@ async def test_no_answer_leaves_after_a_flush_that_ended_in_an_error():
     store = Failing()
     store.max_physical_offset = 10
     answers = Answers(store)
-    commit = GroupCommit(store, synchronous=True, interval_ms=500, timeout_ms=5000, run_blocking=inline)
-    commit.hold_answer(answers, b"first")
+    commit = GroupCommit(store, synchronous=True, interval_ms=500, run_blocking=inline)
+    gate = AnswerGate(store, commit, flush_timeout_ms=5000)
+    assert gate.hold(answers, b"first", store.max_physical_offset) is None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(commit.run)
         await trio.sleep(3)

@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from gateway.broker.messages import group_commit
+from gateway.broker.messages.answer_gate import AnswerGate
 from gateway.broker.messages.group_commit import FlushThread, GroupCommit
 from gateway.tests.cluster import inline
 from remoting.reactor import Reactor
@@ -24,24 +25,27 @@ class Unbroken:
 
 
 class Store:
-    """The part of a store that a flush needs; a flush lasts until `go` is set."""
-
-    durable_offset = max_physical_offset = 0
+    """The part of a store that a flush needs; a flush lasts until `go` is set. Each message has one byte."""
 
     def __init__(self) -> None:
+        self.durable_offset = self.max_physical_offset = 0
         self.started = threading.Semaphore(0)
         self.go = threading.Event()
         self.go.set()
         self.flush_count = 0
         self.flushes = Unbroken()
         self.errors: list[Exception] = []
+        self.during_flush: Callable[[], None] = lambda: None
 
     def flush(self) -> None:
+        target = self.max_physical_offset
         self.flush_count += 1
+        self.during_flush()
         self.started.release()
         self.go.wait()
         if self.errors:
             raise self.errors.pop()
+        self.durable_offset = target
 
 
 class Peer:
@@ -60,20 +64,30 @@ class Peer:
             self._socket.send(data)
 
 
+class Sends:
+    """Messages that are appended to a store, and their answers, which a gate holds."""
+
+    def __init__(self, store: Store, commit: GroupCommit) -> None:
+        self.store = store
+        self.gate = AnswerGate(store, commit, flush_timeout_ms=60_000)
+
+    def send(self, peer: Peer, answer: bytes | None) -> None:
+        self.store.max_physical_offset += 1
+        assert self.gate.hold(peer, answer, self.store.max_physical_offset) is None
+
+
 def with_commit(test: Callable[..., Awaitable[None]]) -> Callable[[], None]:
-    """Run a test with a store, a reactor and a group commit that uses both."""
+    """Run a test with sends whose answers wait for a group commit with a store and a reactor."""
 
     async def main() -> None:
         reactor, store = Reactor(), Store()
-        commit = GroupCommit(
-            store, synchronous=True, interval_ms=500, timeout_ms=60_000, run_blocking=inline, reactor=reactor
-        )
+        commit = GroupCommit(store, synchronous=True, interval_ms=500, run_blocking=inline, reactor=reactor)
         with trio.fail_after(30):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(reactor.run)
                 nursery.start_soon(commit.run)
                 try:
-                    await test(commit, store)
+                    await test(commit, Sends(store, commit))
                 finally:
                     store.go.set()
                     commit.close()
@@ -96,18 +110,19 @@ async def flush_started(store: Store) -> None:
 
 
 @with_commit
-async def test_answers_queued_during_a_flush_wait_for_the_next_one(commit, store):
+async def test_answers_queued_during_a_flush_wait_for_the_next_one(commit, sends):
+    store = sends.store
     store.go.clear()
     one, two = Peer(), Peer()
-    commit.hold_answer(one, b"a")
+    sends.send(one, b"a")
     await flush_started(store)
     for answer in (b"b", b"c"):
-        commit.hold_answer(one, answer)
-    commit.hold_answer(two, b"d")
+        sends.send(one, answer)
+    sends.send(two, b"d")
     assert commit.flushing_s > 0
     assert not one.written
     store.go.set()
-    await until(lambda: commit.held_count == 0)
+    await until(lambda: sends.gate.held_count == 0)
     assert one.written == [b"a", b"bc"], "all answers of a connection leave in one write"
     assert two.written == [b"d"]
     assert store.flush_count == 2
@@ -116,39 +131,40 @@ async def test_answers_queued_during_a_flush_wait_for_the_next_one(commit, store
 
 
 @with_commit
-async def test_only_what_was_queued_before_a_flush_is_covered_by_it(commit, store):
+async def test_only_what_was_queued_before_a_flush_is_covered_by_it(commit, sends):
+    store, covered = sends.store, []
     peer = Peer()
-    flush = store.flush
 
-    def flush_and_append() -> None:
-        if store.flush_count == 0:  # a message that is stored while the disk is busy with those before it
-            trio.from_thread.run_sync(commit.hold_answer, peer, b"late", trio_token=token)
-        flush()
-        covered.append(commit._covered)
+    def append_late() -> None:
+        if store.flush_count == 1:  # a message that is stored while the disk is busy with those before it
+            trio.from_thread.run_sync(sends.send, peer, b"late", trio_token=token)
 
-    token, covered = trio.lowlevel.current_trio_token(), []
-    store.flush = flush_and_append
-    commit.hold_answer(peer, b"early")
-    await until(lambda: commit.held_count == 0)
+    token = trio.lowlevel.current_trio_token()
+    store.during_flush = append_late
+    commit.add_listener(covered.append, covered.append)
+    sends.send(peer, b"early")
+    await until(lambda: sends.gate.held_count == 0)
     assert (covered, peer.written) == ([1, 2], [b"early", b"late"])
 
 
 @with_commit
-async def test_a_failed_flush_is_repeated_before_anything_is_answered(commit, store):
+async def test_a_failed_flush_is_repeated_before_anything_is_answered(commit, sends):
+    store = sends.store
     store.errors = [OSError("disk")]
     peer = Peer()
-    commit.hold_answer(peer, b"a")
+    sends.send(peer, b"a")
     await until(lambda: store.flush_count == 1 and commit.flushing_s == 0)
-    commit.hold_answer(peer, b"b")
+    sends.send(peer, b"b")
     assert not peer.written
     assert store.flush_count == 1, "there is a pause before the next attempt"
-    await until(lambda: commit.held_count == 0)
+    await until(lambda: sends.gate.held_count == 0)
     assert (peer.written, store.flush_count) == ([b"ab"], 2)
 
 
 @with_commit
-async def test_a_flush_that_nobody_waits_for(commit, store):
-    commit.hold_answer(Peer(), None)
+async def test_a_flush_that_nobody_waits_for(commit, sends):
+    store = sends.store
+    sends.send(Peer(), None)
     await flush_started(store)
     await until(lambda: commit.flushing_s == 0)
     assert store.flush_count == 1
@@ -193,14 +209,12 @@ def test_a_send_that_waits_for_its_flush_does_not_pass_through_the_scheduler():
 
     async def main() -> int:
         reactor, store = Reactor(slice_s=1.0, linger_s=5.0), Store()
-        commit = GroupCommit(
-            store, synchronous=True, interval_ms=500, timeout_ms=60_000, run_blocking=inline, reactor=reactor
-        )
-        peer = Peer(ours)
-        reactor.watch(ours.fileno(), lambda: commit.hold_answer(peer, ours.recv(1)))
+        commit = GroupCommit(store, synchronous=True, interval_ms=500, run_blocking=inline, reactor=reactor)
+        sends, peer = Sends(store, commit), Peer(ours)
+        reactor.watch(ours.fileno(), lambda: sends.send(peer, ours.recv(1)))
         steps = StepCounter()
         async with trio.open_nursery() as nursery:
-            for work in (reactor.run, commit.run, commit.watch_deadlines):
+            for work in (reactor.run, commit.run, sends.gate.watch_deadlines):
                 nursery.start_soon(work)
             trio.lowlevel.add_instrument(steps)
             await trio.to_thread.run_sync(client)

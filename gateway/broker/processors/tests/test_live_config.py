@@ -77,7 +77,7 @@ COPIES = {
     "quotaBurstSeconds": "flow_control.quotas._burst_s",
     "enableCreateSysGroup": "groups.create_system_groups",
     "flushIntervalCommitLog": "group_commit._interval_ms",
-    "syncFlushTimeout": "group_commit._timeout_ms",
+    "syncFlushTimeout": "answer_gate._for_disk.timeout_ms",
     "deleteWhen": "store._retention.config.delete_when",
     "deleteFileBatchMax": "store._retention.config.delete_files_max",
     "maxFilterMessageSize": "store.config.max_filter_message_bytes",

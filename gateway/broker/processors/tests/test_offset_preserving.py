@@ -121,7 +121,7 @@ def test_with_synchronous_flush_the_answer_waits_for_the_disk(primary):
     request = PutMessagesAtOffsets(topic="t", queue_id=0, first_offset=0)
     request.body = raw(primary, 0)
     held = []
-    world.broker.group_commit.hold_answer = lambda connection, answer: held.append(answer)
+    world.broker.answer_gate.hold = lambda connection, answer, *more: held.append(answer)
     assert world.handlers[request.code](FakeConnection(), request.to_command(7)) is None
     assert len(held) == 1
     assert world.handlers[request.code](FakeConnection(), request.to_command(7)) is not None
