@@ -8,12 +8,7 @@ from toolkit.exit_codes import ExitCode
 from toolkit.printable import echo
 
 
-@click.group()
-def acl() -> None:
-    """Look at users and access policies."""
-
-
-@acl.command()
+@click.command()
 @click.option(
     "--config-dir",
     required=True,

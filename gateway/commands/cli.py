@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
+from toolkit.command_group import SuggestingGroup
 from toolkit.printable import LINES_AND_TABS, printable
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ class LazyCommand(NamedTuple):
     help: str
 
 
-class LazyGroup(click.Group):
+class LazyGroup(SuggestingGroup):
     """A group whose commands are imported when they are used, and not for help and completion of the group."""
 
     def __init__(self, *arguments: Any, lazy: Mapping[str, LazyCommand], **settings: Any) -> None:
@@ -144,20 +145,6 @@ class LazyGroup(click.Group):
         module, _, variable = self._lazy[name].place.partition(":")
         command: click.Command = getattr(importlib.import_module(module), variable or name)
         return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command of the arguments. Raises UsageError, with the command that was probably meant."""
-        try:
-            return super().resolve_command(ctx, args)
-        except click.UsageError as error:
-            from toolkit.suggestions import nearest_name
-
-            suggestion = nearest_name(args[0], self.list_commands(ctx), cutoff=0.6)
-            if suggestion is None or "Did you mean" in error.message:
-                raise
-            raise click.UsageError(f"{error.message} Did you mean {suggestion!r}?", ctx) from error
 
     def describe_commands(self, context: click.Context, start: str = "") -> list[tuple[str, str]]:
         """Return names that begin with a text, each with its help."""
@@ -230,7 +217,10 @@ class _Commands(LazyGroup):
 
 
 COMMANDS: Final = {
-    "acl": LazyCommand("gateway.auth.commands", "Look at users and access policies."),
+    "acl": LazyCommand(
+        "gateway.admin.commands.acl",
+        "List, create, change and delete access rules of users, and explain decisions.",
+    ),
     "capture": LazyCommand(
         "gateway.shadow.commands.capture",
         "Inspect capture files of a shadow gateway; a folder stands for all files in it.",
@@ -277,6 +267,9 @@ COMMANDS: Final = {
         "Inspect, verify, dump, repair and back up the store folder of this broker or an official one.",
     ),
     "topic": LazyCommand("gateway.admin.commands.topic", "List, describe, create, change and delete topics."),
+    "user": LazyCommand(
+        "gateway.admin.commands.user", "List, describe, create, change and delete the users of brokers."
+    ),
 }
 """Our commands outside this module. A test compares each text with the help of the command."""
 MAX_HELP_CHARS: Final = 100

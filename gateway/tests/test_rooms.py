@@ -152,7 +152,7 @@ ROOMS: Mapping[str, set[str]] = {
     "gateway.commands.store": {"gateway.broker.messages", "gateway.config", "gateway.runtime"},
     # Commands that ask the servers of a cluster.
     "gateway.admin": {"gateway.config"},
-    "gateway.admin.commands": {"gateway.admin"},
+    "gateway.admin.commands": {"gateway.admin", "gateway.auth"},
     # The shadow gateway, from the traffic it sees up to its commands.
     "gateway.shadow.traffic": {"gateway.runtime"},
     "gateway.shadow.clusters": {"gateway.config", "gateway.shadow.traffic"},

@@ -17,6 +17,7 @@ import click
 from spark.errors import OptionError, SparkRocketmqError
 from spark.pipelines.config import Config, example_file, load_config, spark_settings
 from spark.pipelines.job import Job, Pipeline, Summary
+from toolkit.command_group import SuggestingGroup
 from toolkit.exit_codes import ConfigurationError
 from toolkit.install_command import install_command
 from toolkit.printable import echo_json
@@ -28,7 +29,7 @@ PIPED_WIDTH_CHARS = 1_000
 """Width of printed tables if the output is a file or a pipe."""
 
 
-class _Pipelines(click.Group):
+class _Pipelines(SuggestingGroup):
     """Group of the pipelines' commands, which are imported when used."""
 
     MODULES: ClassVar[Mapping[str, str]] = {

@@ -7,6 +7,8 @@ from typing import Final
 
 import click
 
+from toolkit.command_group import SuggestingGroup
+
 PROGRAM: Final = "rmq-gateway"
 VARIABLE: Final = "_RMQ_GATEWAY_COMPLETE"
 """click's variable for the program's name: with it, a shell asks the program for completions."""
@@ -14,7 +16,7 @@ SHELLS: Final = ("bash", "zsh", "fish")
 _SHELL_ARGUMENT: Final = click.argument("shell", required=False, type=click.Choice(SHELLS))
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def completion() -> None:
     """Show or install the completion of commands and options in your shell."""
 

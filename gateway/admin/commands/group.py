@@ -9,13 +9,13 @@ from gateway.admin.commands.options import (
     ClusterGroup,
     ConnectionFlags,
     Function,
-    brokers_option,
     cluster_options,
     complete_names,
     confirm,
     confirm_option,
     output_options,
     parse_place,
+    placement_options,
     queues_option,
 )
 from toolkit.printable import echo
@@ -163,8 +163,7 @@ def _setting_options(function: Function) -> Function:
             default=None,
             help="Whether it may consume as broadcast (consumeBroadcastEnable).",
         ),
-        brokers_option("Only this broker; repeatable."),
-        click.option("--cluster", metavar="NAME", help="Only the brokers of this cluster."),
+        placement_options,
     ]
     for option in reversed(options):
         function = option(function)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from toolkit.command_group import SuggestingGroup
 from toolkit.exit_codes import ConfigurationError
 from toolkit.printable import printable
 
@@ -40,7 +41,7 @@ class ClusterCommand(click.Command):
                     formatter.write_dl(records)
 
 
-class ClusterGroup(click.Group):
+class ClusterGroup(SuggestingGroup):
     """A group of commands that ask servers."""
 
     command_class = ClusterCommand
@@ -183,6 +184,14 @@ def brokers_option(help_text: str) -> Callable[[Function], Function]:
         metavar="NAME",
         help=help_text,
     )
+
+
+def placement_options(function: Function) -> Function:
+    """Add --broker and --cluster, which choose brokers."""
+    with_cluster = click.option("--cluster", metavar="NAME", help="Only the brokers of this cluster.")(
+        function
+    )
+    return brokers_option("Only this broker; repeatable.")(with_cluster)
 
 
 def queues_option(function: Function) -> Function:

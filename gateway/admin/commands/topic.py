@@ -8,14 +8,13 @@ import click
 from gateway.admin.commands.options import (
     ClusterGroup,
     ConnectionFlags,
-    Function,
-    brokers_option,
     cluster_options,
     complete_names,
     confirm,
     confirm_option,
     output_options,
     parse_pairs,
+    placement_options,
 )
 from toolkit.printable import echo
 
@@ -105,14 +104,6 @@ def describe(connection: ConnectionFlags, name: str, output: str) -> None:
     print_table(rows, columns)
 
 
-def _placement_options(function: Function) -> Function:
-    """Add --broker and --cluster, which choose brokers."""
-    with_cluster = click.option("--cluster", metavar="NAME", help="Only the brokers of this cluster.")(
-        function
-    )
-    return brokers_option("Only this broker; repeatable.")(with_cluster)
-
-
 def _split_attributes(attributes: tuple[str, ...]) -> dict[str, str]:
     form = "KEY=VALUE without commas"
     for text in attributes:
@@ -144,7 +135,7 @@ def _split_attributes(attributes: tuple[str, ...]) -> dict[str, str]:
     "--attribute", "attributes", multiple=True, metavar="KEY=VALUE", help="Further attribute; repeatable."
 )
 @click.option("--if-not-exists", is_flag=True, help="Succeed if the topic exists; nothing is changed then.")
-@_placement_options
+@placement_options
 @output_options()
 @cluster_options
 def create(
@@ -227,7 +218,7 @@ def _print_created(name: str, brokers: Iterable[str], output: str, *, is_new: bo
 @click.option(
     "--remove-attribute", "removed", multiple=True, metavar="KEY", help="Remove an attribute; repeatable."
 )
-@_placement_options
+@placement_options
 @output_options()
 @cluster_options
 def alter(
@@ -283,7 +274,7 @@ def alter(
 
 @topic.command()
 @click.argument("name", metavar="TOPIC", shell_complete=complete_names("topic"))
-@_placement_options
+@placement_options
 @confirm_option
 @cluster_options
 def delete(

@@ -58,12 +58,17 @@ class LocalServer:
 
 @contextlib.contextmanager
 def run_server(
-    directory: Path, *, brokers: int = 1, parts: dict[str, Any] | None = None, **settings: Any
+    directory: Path,
+    *,
+    brokers: int = 1,
+    memory: bool = True,
+    parts: dict[str, Any] | None = None,
+    **settings: Any,
 ) -> Iterator[LocalServer]:
     """Run a server for the block; ``parts`` are further fields of ServeConfig, ``settings`` those of BrokerConfig."""
     ready = directory / "ready"
     config = ServeConfig(
-        process=ProcessConfig(host="127.0.0.1", memory=True, ready_file=str(ready)),
+        process=ProcessConfig(host="127.0.0.1", memory=memory, ready_file=str(ready)),
         limits=ListenerLimits(drain_s=0),
         namesrv=NamesrvConfig(listen_port=0),
         brokers=tuple(

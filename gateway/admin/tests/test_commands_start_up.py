@@ -45,7 +45,14 @@ def modules_after(*arguments: str) -> tuple[int, list[str]]:
 
 @pytest.mark.parametrize(
     "arguments",
-    [("topic", "list", "--help"), ("topic", "list", "--timeout", "x"), ("--help",), ("broker", "--help")],
+    [
+        ("topic", "list", "--help"),
+        ("user", "create", "--help"),
+        ("acl", "create", "--help"),
+        ("topic", "list", "--timeout", "x"),
+        ("--help",),
+        ("broker", "--help"),
+    ],
 )
 def test_no_heavy_module_is_imported(arguments: tuple[str, ...]) -> None:
     _, modules = modules_after(*arguments)
@@ -63,6 +70,7 @@ def test_asking_a_server_needs_no_event_loop_and_no_table() -> None:
 
 COMMANDS = (
     "topic", "group", "cluster", "produce", "consume", "message", "dlq", "broker", "namesrv", "debug", "completion",
+    "user", "acl",
 )  # fmt: skip
 MAX_STARTS_OF_CLICK = 4.0
 """Processor time of a command's start, in units of a bare `import click`. It is about 1.5; pandas alone adds 10."""

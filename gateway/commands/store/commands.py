@@ -17,6 +17,7 @@ from gateway.commands.store.options import (
     report_store_errors,
     store_options,
 )
+from toolkit.command_group import SuggestingGroup
 from toolkit.exit_codes import ExitCode
 from toolkit.option_types import TimeType
 from toolkit.printable import echo, echo_json
@@ -361,7 +362,7 @@ def backup(directory: str, files: tuple[str, ...], sets: tuple[str, ...], target
         echo(f"Not copied, because no broker needs them: {', '.join(result.left_out)}")
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def store() -> None:
     """Inspect, verify, dump, repair and back up the store folder of this broker or an official one."""
 

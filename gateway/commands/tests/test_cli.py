@@ -2,7 +2,9 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -216,3 +218,34 @@ def test_the_text_of_an_error_cannot_control_a_terminal() -> None:
         del cli.main.commands["fail-in-test"]
     assert done.exit_code == 1
     assert done.output == "Error: topic \\x1b[2J\\x9b\\x07 does not exist\nTry another one.\n"
+
+
+def resolve_without_suggestion(group: click.Group, context: click.Context, words: list[str]) -> Any:
+    """Do what click 8.1 does."""
+    command = group.get_command(context, words[0])
+    if command is None:
+        context.fail(f"No such command {words[0]!r}.")
+    return words[0], command, words[1:]
+
+
+def groups_below(group: click.Group, *path: str) -> Iterator[tuple[tuple[str, ...], list[str]]]:
+    """Yield the path of each group of commands, with the names of its commands."""
+    context = click.Context(group)
+    names = group.list_commands(context)
+    yield path, names
+    for name in names:
+        if isinstance(command := group.get_command(context, name), click.Group):
+            yield from groups_below(command, *path, name)
+
+
+@pytest.mark.parametrize(("path", "names"), list(groups_below(cli.main)), ids=lambda value: " ".join(value))
+def test_a_misspelt_word_below_a_group_gets_a_suggestion(
+    path: tuple[str, ...], names: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also with click before 8.3, which makes no suggestions."""
+    monkeypatch.setattr(click.Group, "resolve_command", resolve_without_suggestion)
+    word = max(names, key=len)
+    output = refused(*path, word[:-1] + "~")
+    assert f"No such command '{word[:-1]}~'" in output
+    assert "id you mean" in output
+    assert "Did you mean" not in refused(*path, "zzzzzz")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from toolkit.command_group import SuggestingGroup
 from toolkit.exit_codes import ConfigurationError, ExitCode
 from toolkit.printable import echo, echo_json
 
@@ -100,7 +101,7 @@ def _open_files(paths: tuple[str, ...]) -> "Iterator[list[CaptureFileReader]]":
         raise click.ClickException(str(error)) from error
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def capture() -> None:
     """Inspect capture files of a shadow gateway; a folder stands for all files in it."""
 

@@ -15,6 +15,7 @@ from gateway.shadow.commands.parity import COMMANDS as COMPARE_COMMANDS
 from gateway.shadow.commands.read_config import read_config
 from gateway.shadow.commands.report import COMMANDS as REPORT_COMMANDS
 from gateway.shadow.console.client import console_from_options, console_options
+from toolkit.command_group import SuggestingGroup
 from toolkit.printable import echo
 from toolkit.toml_tables import load_table
 
@@ -78,7 +79,7 @@ def _read_password(name: str) -> str:
     return password
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=SuggestingGroup, invoke_without_command=True)
 @click.option("-c", "--config", "file", metavar="FILE", help="Configuration file; see conf/shadow.toml.")
 @click.option(
     "--set",
