@@ -23,6 +23,7 @@ from gateway.broker.messages.damaged_records import DamagedRecords
 from gateway.broker.messages.group_commit import GroupCommit
 from gateway.broker.messages.message_writer import MessageWriter
 from gateway.broker.pop.service import PopService
+from gateway.broker.replication.parts import Replication
 from gateway.broker.requests.pull_handler import PullHandler
 from gateway.broker.requests.retry_rules import RetryRules
 from gateway.broker.requests.send_handler import SendHandler
@@ -94,6 +95,7 @@ class Broker:
     staged_batches: StagedBatches | None
     stats: BrokerStats
     damaged: DamagedRecords
+    replication: Replication
     process_values: Mapping[str, str]
     """Settings of the process under their official keys, for the listing of the configuration."""
     accounts: Accounts | None = None

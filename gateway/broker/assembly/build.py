@@ -30,6 +30,8 @@ from gateway.broker.messages.message_writer import MessageAppender, MessageWrite
 from gateway.broker.messages.store_settings import build_store_config
 from gateway.broker.pop.receipts import REVIVE_GROUP
 from gateway.broker.pop.service import build_pop
+from gateway.broker.replication.in_sync import InSyncRule, requires_replicas
+from gateway.broker.replication.parts import Replication
 from gateway.broker.requests.pull_handler import PullHandler
 from gateway.broker.requests.retry_rules import RetryRules
 from gateway.broker.requests.send_handler import SendHandler, UniqueKeyGenerator
@@ -80,10 +82,12 @@ def build_broker(
     settings = build_store_config(config, memory=memory)
     files = files or (MemoryFiles() if memory else DiskFiles())
     store = MessageStore.open(settings, files, clock)
+    replication = Replication(_in_sync_rule(config, store))
     return _connect_parts(
         config,
         store,
-        _services(config, store, run_blocking, port, reactor),
+        _services(config, store, run_blocking, port, reactor, replication.in_sync),
+        replication,
         run_blocking,
         accounts,
         lambda name: ConfigFile(
@@ -102,6 +106,7 @@ def _connect_parts(
     config: BrokerConfig,
     store: MessageStore,
     services: MessageServices,
+    replication: Replication,
     run_blocking: RunBlocking,
     accounts: Accounts | None,
     table_file: Callable[[str], ConfigFile],
@@ -155,6 +160,7 @@ def _connect_parts(
         flow_control=flow_control,
         accounts=accounts,
         staged_batches=_staged_batches(config, services, tables.topics, send_handler, run_blocking),
+        replication=replication,
         process_values=process_values,
     )
 
@@ -176,17 +182,28 @@ def _services(
     run_blocking: RunBlocking,
     port: Callable[[], int],
     reactor: Reactor | None,
+    in_sync: InSyncRule | None,
 ) -> MessageServices:
     commit = _group_commit(config, store, run_blocking, reactor)
+    rule = in_sync if in_sync is not None and requires_replicas(in_sync.settings) else None
+    gate = AnswerGate(store, commit, flush_timeout_ms=config.store.sync_flush_timeout_ms, replication=rule)
+    if rule is not None:
+        rule.add_listener(gate.note_replicated)
     return MessageServices(
         store,
         LongPolls(store.clock, store),
         commit,
-        AnswerGate(store, commit, flush_timeout_ms=config.store.sync_flush_timeout_ms),
+        gate,
         AdvertisedHosts(config.broker_ip, port, config.advertised_port),
         BrokerStats(),
         DamagedRecords(config.broker_name),
     )
+
+
+def _in_sync_rule(config: BrokerConfig, store: MessageStore) -> InSyncRule | None:
+    if not config.replication.is_sync_master:
+        return None
+    return InSyncRule(config.replication, lambda: store.max_physical_offset)
 
 
 def _tables(config: BrokerConfig, table_file: Callable[[str], ConfigFile], clock: Clock) -> BrokerTables:
