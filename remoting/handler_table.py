@@ -171,6 +171,14 @@ class GuardedHandlers:
         self.by_code: dict[int, Handler] = {}
         self.apply_guards()
 
+    def replace(self, handlers: Mapping[int, Handler], guards: Sequence[Protect]) -> None:
+        """Replace handlers and guards; connections that are open use them from the next request on."""
+        self._unguarded = dict(handlers)
+        self._guards = tuple(guards)
+        for code in self.by_code.keys() - handlers.keys():
+            del self.by_code[code]
+        self.apply_guards()
+
     def apply_guards(self) -> None:
         """Build the handlers again, each inside of the guards that concern its code now."""
         # In place: every connection holds the table itself.

@@ -27,13 +27,23 @@ _LINKS: Final = StateSlot[dict[str, BrokerLink]]("links to the brokers")
 
 @dataclass(frozen=True, slots=True)
 class LocalBroker:
-    """A broker of this process: its handlers, and the tables that RPCs read."""
+    """A broker of this process: its handlers, and the tables that RPCs read, which a change of role replaces."""
 
     name: str
     served: ServedHandlers
-    topics: TopicTable
-    groups: GroupTable
+    find_topics: Callable[[], TopicTable]
+    find_groups: Callable[[], GroupTable]
     max_message_bytes: Callable[[], int]
+
+    @property
+    def topics(self) -> TopicTable:
+        """The present topics."""
+        return self.find_topics()
+
+    @property
+    def groups(self) -> GroupTable:
+        """The present consumer groups."""
+        return self.find_groups()
 
 
 @dataclass(slots=True)

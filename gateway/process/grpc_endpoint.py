@@ -79,13 +79,12 @@ def _local_broker(service: "BrokerService") -> "LocalBroker":
     from gateway.grpc_front.broker_link import ServedHandlers
     from gateway.grpc_front.served_brokers import LocalBroker
 
-    broker = service.broker
     return LocalBroker(
-        name=broker.config.broker_name,
+        name=service.broker.config.broker_name,
         served=ServedHandlers(
-            service.handlers, broker.accounts, broker.long_polls.answer_marked, service.handle_open
+            service.handlers, service.broker.accounts, service.end_batch, service.handle_open
         ),
-        topics=broker.topics,
-        groups=broker.groups,
-        max_message_bytes=lambda: broker.config.store.max_message_size_bytes,
+        find_topics=lambda: service.broker.topics,
+        find_groups=lambda: service.broker.groups,
+        max_message_bytes=lambda: service.broker.config.store.max_message_size_bytes,
     )

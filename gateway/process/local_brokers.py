@@ -8,7 +8,7 @@ from functools import partial
 import trio
 
 from gateway.auth.request_needs import NeedContext
-from gateway.broker.assembly.build import build_broker
+from gateway.broker.assembly.build import BrokerBuilder
 from gateway.broker.assembly.metrics import broker_metrics
 from gateway.broker.assembly.registration import OpenConnection, Registrar
 from gateway.broker.assembly.service import BrokerService
@@ -59,22 +59,23 @@ class LocalBrokers:
         with ExitStack() as opened:
             for listener in listeners:
                 opened.enter_context(listener)
-            broker = build_broker(
-                config,
-                memory=self._config.memory,
-                clock=parts.clock,
-                run_blocking=parts.run_blocking,
-                port=lambda: port,
-                files=parts.files,
-                reactor=parts.reactor,
-                process_values=parts.process_values,
-                accounts=accounts,
+            builder = BrokerBuilder(
+                self._config.memory,
+                parts.clock,
+                parts.run_blocking,
+                lambda: port,
+                parts.files,
+                parts.process_values,
+                parts.reactor,
+                accounts,
             )
+            broker = builder.build(config)
             opened.pop_all()
+        # The parts of a broker may be replaced, so each check asks for the present ones.
         context = NeedContext(
             config.broker_cluster_name,
-            partial(find_topic, broker.store),
-            lambda name: broker.groups.get(name) is not None,
+            lambda offset: find_topic(service.broker.store, offset),
+            lambda name: service.broker.groups.get(name) is not None,
             parts.limits.max_json_values,
         )
         service = BrokerService(
@@ -84,12 +85,19 @@ class LocalBrokers:
             parts.run_blocking,
             parts.reactor,
             parts.accept_transport,
-            parts.access.guard(config.broker_name, accounts, context, broker.clients.is_member),
+            parts.access.guard(
+                config.broker_name,
+                accounts,
+                context,
+                lambda group, connection: service.broker.clients.is_member(group, connection),
+            ),
             parts.connection_type,
+            builder,
         )
         registrar = Registrar(
             broker, port, self._routes, self._dial_namesrv, self._open_supervisor, parts.access.sign
         )
+        service.add_follower(registrar)
         registrar.register_locally()
         nursery.start_soon(service.run, listeners)
         nursery.start_soon(service.tasks.keep_running, "registration", registrar.run)
@@ -125,7 +133,8 @@ class LocalBrokers:
         """Yield the metrics of each broker; None wherever other tasks may run in between."""
         for service in self.services:
             yield from connection_metrics(service.tasks.part, service.server)
-            yield from broker_metrics(service.tasks.part, service.broker)
+            if service.is_open:
+                yield from _while_open(service)
 
     async def remote_metrics(self) -> list[Metric | Distribution]:
         """Return nothing: all brokers are in this process."""
@@ -134,3 +143,12 @@ class LocalBrokers:
     async def find_troubles(self) -> list[str]:
         """Return nothing: failing background tasks are all that can be wrong."""
         return []
+
+
+def _while_open(service: BrokerService) -> Iterator[Metric | Distribution | None]:
+    """Yield the metrics of a broker's parts; none after these are replaced, which other tasks may do in between."""
+    broker = service.broker
+    for sample in broker_metrics(service.tasks.part, broker):
+        yield sample
+        if not service.is_open or service.broker is not broker:
+            return

@@ -100,6 +100,18 @@ class TaskSupervisor:
         health.record_success()
         return True
 
+    def record_outcome(self, name: str, error: Exception | None) -> None:
+        """Note how work ended that is not a task of its own, such as a change of role; the caller logs a failure."""
+        if error is None:
+            self._health_of(name).record_success()
+        else:
+            self._health_of(name).record_failure(error)
+
+    def settle_all(self) -> None:
+        """Take every task for healthy, because all of them end. Those that are started again may fail again."""
+        for health in self._tasks.values():
+            health.record_success()
+
     def _health_of(self, name: str) -> TaskHealth:
         return self._tasks.setdefault(name, TaskHealth(name))
 

@@ -17,7 +17,7 @@ from codec.message import Message, iter_messages
 from codec.properties import encode_properties
 from codec.topics import DEFAULT_TOPIC, retry_topic
 from gateway.auth.access_control import Accounts
-from gateway.broker.assembly.build import build_broker
+from gateway.broker.assembly.build import BrokerBuilder
 from gateway.broker.assembly.namesrv_lookup import FetchList, NamesrvLookup, ResolveHost
 from gateway.broker.assembly.registration import Registrar
 from gateway.broker.assembly.service import BrokerService
@@ -203,14 +203,18 @@ class Cluster:
             broker_name=name, store_path_root_dir=f"/{name}", broker_ip=host, listen_port=PORT,
             **{"namesrv_addr": remote, **SMALL, **settings},
         )  # fmt: skip
-        broker = build_broker(
-            config, memory=False, clock=self.clock, run_blocking=inline, port=lambda: PORT,
-            files=files if files is not None else MemoryFiles(), accounts=accounts,
+        builder = BrokerBuilder(
+            False, self.clock, inline, lambda: PORT, files if files is not None else MemoryFiles(),
+            accounts=accounts,
         )  # fmt: skip
-        service = BrokerService(broker, limits or ConnectionLimits(), ServerLimits(), inline, guard=guard)
+        broker = builder.build(config)
+        service = BrokerService(
+            broker, limits or ConnectionLimits(), ServerLimits(), inline, guard=guard, builder=builder
+        )
         routes = local.service.routes if local is not None else None
         lookup = NamesrvLookup(config, fetch_list or no_list, resolve_host or no_address)
         registrar = Registrar(broker, PORT, routes, self.client, lookup=lookup)
+        service.add_follower(registrar)
         registrar.register_locally()
         return await self._start(Node(service, (host, PORT), registrar))
 

@@ -7,7 +7,7 @@ from gateway.config.process import BrokerConfig
 
 PARTS = {
     field.name: part
-    for part in ("store", "flow", "pop", "limits", "namesrv_list")
+    for part in ("store", "flow", "pop", "limits", "namesrv_list", "replication")
     for field in fields(getattr(BrokerConfig(), part))
 }
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from types import MappingProxyType
 
 from codec.topics import TIMER_TOPIC
@@ -45,10 +46,12 @@ from gateway.broker.transactions.transaction_checks import TransactionChecks
 from gateway.broker.waiting.long_poll import LongPolls
 from gateway.broker.waiting.wake_signal import WakeSignal
 from gateway.config.process import BrokerConfig
+from gateway.config.replication import Role
 from gateway.runtime.config_file import ConfigFile
 from gateway.runtime.run_blocking import RunBlocking
 from remoting.reactor import Reactor
 from storage.clock import Clock
+from storage.config import StoreConfig
 from storage.errors import StoreFull
 from storage.files import DiskFiles, Files, MemoryFiles
 from storage.staged_files import StagedFiles
@@ -73,33 +76,100 @@ def build_broker(
     reactor: Reactor | None = None,
     accounts: Accounts | None = None,
 ) -> Broker:
-    """Open the store, recovering it if needed, and connect the parts.
+    """Open the store, recovering it if needed, and connect the parts. The parameters are those of `BrokerBuilder`.
 
-    ``port`` returns the port on which the broker listens; ``process_values`` are listed among its settings.
-    ``accounts`` are those of access control, None if it is off.
     Raises OSError, CorruptionError.
     """
-    settings = build_store_config(config, memory=memory)
-    files = files or (MemoryFiles() if memory else DiskFiles())
-    store = MessageStore.open(settings, files, clock)
-    replication = Replication(_in_sync_rule(config, store))
-    return _connect_parts(
-        config,
-        store,
-        _services(config, store, run_blocking, port, reactor, replication.in_sync),
-        replication,
-        run_blocking,
-        accounts,
-        lambda name: ConfigFile(
-            files,
-            f"{settings.config_path}/{name}",
-            run_blocking,
+    builder = BrokerBuilder(memory, clock, run_blocking, port, files, process_values, reactor, accounts)
+    return builder.build(config)
+
+
+class BrokerBuilder:
+    """Builds the parts of one broker, at its start and whenever it changes its role.
+
+    ``port`` returns the port on which the broker listens; ``process_values`` are listed among its settings.
+    ``accounts`` are those of access control, None if it is off. ``files`` are those on disk, or new ones in memory.
+    """
+
+    def __init__(
+        self,
+        memory: bool,
+        clock: Clock,
+        run_blocking: RunBlocking,
+        port: Callable[[], int],
+        files: Files | None = None,
+        process_values: Mapping[str, str] = MappingProxyType({}),
+        reactor: Reactor | None = None,
+        accounts: Accounts | None = None,
+    ) -> None:
+        self._memory = memory
+        self._clock = clock
+        self._run_blocking = run_blocking
+        self._port = port
+        self.files = files or (MemoryFiles() if memory else DiskFiles())
+        self._process_values = process_values
+        self._reactor = reactor
+        self._accounts = accounts
+
+    def build(self, config: BrokerConfig) -> Broker:
+        """Open the store, recovering it if needed, and connect the parts. Raises OSError, CorruptionError."""
+        return self._connect(config, self._open_store(config))
+
+    async def rebuild(self, config: BrokerConfig, between: Callable[[], object]) -> Broker:
+        """Call ``between`` while the store is closed, then build as `build` does, with a thread for all that is slow.
+
+        Raises whatever ``between`` raises, OSError, StoreError, ValueError for a table that cannot be read. The store
+        is closed then.
+        """
+
+        def open_store() -> MessageStore:
+            between()
+            return self._open_store(config)
+
+        store = await self._run_blocking(open_store)
+        try:
+            return self._connect(config, store)
+        except BaseException:
+            # Without a word about a clean close: the next opening recovers.
+            store.close(clean=False)
+            raise
+
+    def store_config(self, config: BrokerConfig) -> StoreConfig:
+        """Return the settings with which the store of a broker is opened."""
+        return build_store_config(config, memory=self._memory)
+
+    def _open_store(self, config: BrokerConfig) -> MessageStore:
+        return MessageStore.open(self.store_config(config), self.files, self._clock)
+
+    def _connect(self, config: BrokerConfig, store: MessageStore) -> Broker:
+        replication = Replication(_in_sync_rule(config, store))
+        services = _services(
+            config, store, self._run_blocking, self._port, self._reactor, replication.in_sync
+        )
+        try:
+            return _connect_parts(
+                config,
+                store,
+                services,
+                replication,
+                self._run_blocking,
+                self._accounts,
+                partial(self._table_file, store),
+                self._process_values,
+                self._reactor.seconds_since_readable if self._reactor else lambda: 0.0,
+            )
+        except BaseException:
+            services.group_commit.close()
+            raise
+
+    def _table_file(self, store: MessageStore, name: str) -> ConfigFile:
+        return ConfigFile(
+            self.files,
+            f"{store.config.config_path}/{name}",
+            self._run_blocking,
             is_expected=store.was_used and name in EXPECTED_TABLES,
             flush_store=store.flush if name in PROGRESS_TABLES else None,
-        ),
-        process_values,
-        reactor.seconds_since_readable if reactor else lambda: 0.0,
-    )
+        )
 
 
 def _connect_parts(
@@ -116,7 +186,7 @@ def _connect_parts(
     """Build the parts of a broker on its store, each from those it uses."""
     clock = store.clock
     tables = _tables(config, table_file, clock)
-    _limit_offsets(tables.offsets, store)
+    _limit_offsets(config, tables.offsets, store)
     restore_topics(tables.topics, store)
     timer_delivery = _timer_delivery(config, services, table_file("timermetrics"))
     delay_service = _delay_service(config, table_file("delayOffset.json"), services, timer_delivery)
@@ -165,12 +235,14 @@ def _connect_parts(
     )
 
 
-def _limit_offsets(offsets: ConsumerOffsets, store: MessageStore) -> None:
+def _limit_offsets(config: BrokerConfig, offsets: ConsumerOffsets, store: MessageStore) -> None:
     """Move consumer offsets that are beyond the end of their queue back to it, after every crash.
 
     A disk may have gone away, and come back without its last writes, in the same boot.
     """
-    if store.crashed and offsets.limit_to_queues(store.max_offset, REVIVE_GROUP):
+    # A slave's table is its master's, and may be ahead of messages that are still to be copied.
+    is_master = config.role is Role.MASTER
+    if is_master and store.crashed and offsets.limit_to_queues(store.max_offset, REVIVE_GROUP):
         # At once, because the next messages get the queue offsets that such a group would skip.
         with suppress(StoreFull, OSError):
             offsets.persist()
@@ -278,7 +350,8 @@ def _delay_service(
 def _timer_delivery(
     config: BrokerConfig, services: MessageServices, metrics_file: ConfigFile
 ) -> TimerDelivery | None:
-    if not config.store.timer_wheel_enable:
+    # The timers of a slave wait at its master. Their positions are copied, for the time after a promotion.
+    if not config.store.timer_wheel_enable or config.role is Role.SLAVE:
         return None
     store = services.store
     settings = TimerStoreConfig(

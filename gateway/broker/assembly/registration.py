@@ -9,7 +9,7 @@ which clients read the list again, because they would find no route there any mo
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from copy import copy
 from functools import partial
@@ -113,8 +113,28 @@ class Registrar:
         self._supervisor = (
             NamesrvConnection(self, SUPERVISOR, open_supervisor) if open_supervisor is not None else None
         )
+        self.is_paused = False
+        """True while nobody is to be sent to the broker, because it has no store."""
+        self._watch(broker)
+
+    def _watch(self, broker: Broker) -> None:
         broker.topics.add_listener(self._topics_changed)
         broker.routes.add_source(self.find_route)
+
+    def follow(self, broker: Broker) -> None:
+        """Register these parts of the broker, whose role may be another, from now on."""
+        if broker is not self._broker:
+            self._broker = broker
+            self._watch(broker)
+        self.is_paused = False
+        self.register_locally()
+        for namesrv in self._connections:
+            namesrv.register_again()
+
+    async def leave(self) -> None:
+        """Unregister from all namesrvs until `follow` is called."""
+        self.is_paused = True
+        await self._unregister(lambda namesrv: namesrv.leave())
 
     def _connection_to(self, address: Address) -> "NamesrvConnection":
         return NamesrvConnection(self, join_address(*address), partial(self._dial, *address))
@@ -148,7 +168,7 @@ class Registrar:
             self._register_locally(self._local.missing_topics(config.broker_name, topics))
 
     def _register_locally(self, topics: Iterable[str]) -> None:
-        if self._local is None or self._leaving:
+        if self._local is None or self._leaving or self.is_paused:
             return
         config, table = self._broker.config, self._broker.topics.table
         self._registered = self._shown_settings
@@ -359,12 +379,15 @@ class Registrar:
     async def unregister_all(self) -> None:
         """Unregister from all namesrvs for good. A namesrv that does not answer lets the registration expire."""
         self._leaving = True
+        await self._unregister(lambda namesrv: namesrv.unregister())
+
+    async def _unregister(self, unregister: Callable[["NamesrvConnection"], Awaitable[None]]) -> None:
         config = self._broker.config
         if self._local is not None:
             self._local.unregister_local(config.broker_name, config.broker_id)
         async with trio.open_nursery() as nursery:
             for namesrv in self._connections:
-                nursery.start_soon(namesrv.unregister)
+                nursery.start_soon(unregister, namesrv)
 
 
 class NamesrvConnection:
@@ -426,12 +449,12 @@ class NamesrvConnection:
 
     async def _keep_registered(self, connection: Connection) -> None:
         connection.on_close(lambda _: self.changed.set())
-        if not self._name_is_ours:
-            await self._registrar.check_name(connection)
         while not connection.closed and not self._is_unregistered:
             self.changed = trio.Event()
             # The namesrv then has its last registration from the listed connection, which stays open.
-            if not self._registrar.is_replaced(self):
+            if not self._registrar.is_replaced(self) and not self._registrar.is_paused:
+                if not self._name_is_ours:
+                    await self._registrar.check_name(connection)
                 await self._register(connection)
             with trio.move_on_after(self._registrar.period_s):
                 await self.changed.wait()
@@ -468,6 +491,15 @@ class NamesrvConnection:
     async def unregister(self) -> None:
         """Unregister over the open connection, if there is one, and stop registering."""
         self._is_unregistered = True
+        await self.leave()
+
+    def register_again(self) -> None:
+        """Register at once, after checking that no other broker has the name and the id, which may be another now."""
+        self._name_is_ours = self._name == SUPERVISOR
+        self.changed.set()
+
+    async def leave(self) -> None:
+        """Unregister over the open connection, if there is one."""
         connection = self._connection
         if connection is None or connection.closed:
             return

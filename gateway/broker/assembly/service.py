@@ -1,29 +1,52 @@
-"""Running one broker: its listeners, its background tasks, its shutdown."""
+"""Running one broker: its listeners, its background tasks, its changes of role, its shutdown.
+
+Theory of operation
+-------------------
+A broker that becomes master or slave, or whose store must be cut, needs other parts: another store, tables that are
+read again, other background tasks. Its listeners and connections stay, because clients would take their end for the
+end of the broker. `BrokerService.rebuild` replaces everything behind them:
+
+1. Requests are held (`limits/request_pause.py`). Answers that wait for a message or for the disk are sent.
+2. The background tasks end, the tables are written, and the store is closed.
+3. The caller's step runs, such as a cut of the closed store. `BrokerBuilder` opens the store and builds the parts with
+   the changed configuration.
+4. The handlers of the new parts replace the old ones in the table that connections use, tasks start according to the
+   new role, and whoever holds the `Broker` gets the new one (`add_follower`). Held requests are passed on.
+
+If a step fails, the broker is *fenced*: it has no store, refuses every request, says so in `/readyz`, and leaves the
+namesrvs. The next `rebuild` begins with step 3. A crash at any step leaves a store that the next start recovers.
+"""
 
 import logging
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from functools import partial
 from math import inf
+from typing import Final, Protocol
 
 import trio
 
+from gateway.broker.assembly.build import BrokerBuilder
 from gateway.broker.broker import Broker
 from gateway.broker.consumers.broadcast_offsets import SCAN_INTERVAL_S
 from gateway.broker.delayed.timer_task import TimerTask, save_timers
 from gateway.broker.limits.go_away import GoAway
+from gateway.broker.limits.request_pause import MAX_HOLD_S, RequestPause
 from gateway.broker.messages.index_builder import IndexBuilder
 from gateway.broker.processors import all_handlers
 from gateway.broker.processors.turns import run_in_slices
 from gateway.broker.statistics.traffic_rates import SAMPLE_INTERVAL_S
 from gateway.broker.topics.topic_table import SAVE_INTERVAL_S
+from gateway.config.process import BrokerConfig
+from gateway.config.replication import Role
 from gateway.runtime.config_file import ChangingTable, SettingsTable
 from gateway.runtime.run_blocking import RunBlocking
 from gateway.runtime.supervise import TaskSupervisor
 from remoting.connection import Connection, Handler
 from remoting.frame_connection import FrameConnection
-from remoting.handler_table import NO_GUARD, Guard, GuardedHandlers
+from remoting.handler_table import NO_GUARD, Guard, GuardedHandlers, Protect
 from remoting.limits import ConnectionLimits
 from remoting.reactor import Reactor
 from remoting.server import AcceptTransport, ConnectionType, RemotingServer, ServerLimits
@@ -40,8 +63,36 @@ DELIVERY_PAUSE_S = 1.0
 MAX_SLEEP_S = 5.0
 
 
+ROLE_CHANGE: Final = "change of role"
+"""The name under which a failed change is shown beside background tasks."""
+MAX_CHANGES: Final = 8
+MAX_ANSWER_S: Final = 5.0
+"""Longest wait for the answers to requests that began before a change."""
+
+ChangeConfig = Callable[[BrokerConfig], BrokerConfig]
+
+
+class Follower(Protocol):
+    """Uses the parts of a broker, and so must know of a change."""
+
+    def follow(self, broker: Broker) -> None:
+        """Use these parts from now on."""
+
+    async def leave(self) -> None:
+        """Send nobody to the broker until `follow` is called: it has no parts."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartsChange:
+    """An order to build the parts again; ``finish`` is called with None, or with what went wrong."""
+
+    change_config: ChangeConfig
+    between: Callable[[], object]
+    finish: Callable[[Exception | None], None]
+
+
 class BrokerService:
-    """Runs one broker."""
+    """Runs one broker. Without a ``builder`` its parts cannot be built again."""
 
     def __init__(
         self,
@@ -53,33 +104,27 @@ class BrokerService:
         accept_transport: AcceptTransport | None = None,
         guard: Guard = NO_GUARD,
         connection_type: ConnectionType = FrameConnection,
+        builder: BrokerBuilder | None = None,
     ) -> None:
         self.broker = broker
+        self._builder = builder
+        self._guard = guard
         self._run_blocking = run_blocking
         self._drain_s = server_limits.max_drain_s
         self._go_away = GoAway(broker.clock)
-        flow = broker.flow_control
+        self._pause = RequestPause()
         self.guarded_handlers = GuardedHandlers(
-            all_handlers().bind(broker, guard.observed),
-            # A request passes these in this order. Access control is the first, because a request that it refuses must
-            # not use up a quota; quotas are the last, because requests that another guard refuses do not count.
-            (
-                guard.protect,
-                self._go_away.guard,
-                flow.limit_waiting_time,
-                flow.limit_held_sends,
-                flow.limit_pull_rate,
-                flow.limit_send_rate,
-            ),
+            all_handlers().bind(broker, guard.observed), self._guards_of(broker)
         )
-        flow.add_listener(self.guarded_handlers.apply_guards)
+        broker.flow_control.add_listener(self.guarded_handlers.apply_guards)
         self.handlers: dict[int, Handler] = self.guarded_handlers.by_code
         self.tasks = TaskSupervisor(broker.config.broker_name)
+        self._answer_marked = broker.long_polls.answer_marked
         self.server = RemotingServer(
             self.handlers,
             limits,
             server_limits,
-            on_batch=broker.long_polls.answer_marked,
+            on_batch=self.end_batch,
             on_open=self.handle_open,
             reactor=reactor,
             accept_transport=accept_transport,
@@ -87,6 +132,40 @@ class BrokerService:
         )
         self._checkpoint_end = broker.store.max_physical_offset
         self._checking_transactions = trio.Lock()
+        self._followers: list[Follower] = []
+        self._order_change, self._changes = trio.open_memory_channel[PartsChange](MAX_CHANGES)
+        self._is_open = True
+        self._has_unsaved_tables = False
+
+    def _guards_of(self, broker: Broker) -> tuple[Protect, ...]:
+        """Return the guards, in the order in which a request passes them.
+
+        Access control is the first, because a request that it refuses must not use up a quota; quotas are the last,
+        because requests that another guard refuses do not count.
+        """
+        flow = broker.flow_control
+        return (
+            self._guard.protect,
+            self._go_away.guard,
+            flow.limit_waiting_time,
+            self._pause.guard,
+            flow.limit_held_sends,
+            flow.limit_pull_rate,
+            flow.limit_send_rate,
+        )
+
+    @property
+    def is_open(self) -> bool:
+        """False while the parts are replaced, and after that failed: then the store of ``broker`` is closed."""
+        return self._is_open
+
+    def add_follower(self, follower: Follower) -> None:
+        """Have ``follower`` told of all parts that are built from now on."""
+        self._followers.append(follower)
+
+    def end_batch(self) -> None:
+        """Answer the waiting requests that a batch of requests concerns."""
+        self._answer_marked()
 
     def handle_open(self, connection: Connection) -> None:
         """Have the broker forget a new connection when it closes."""
@@ -100,25 +179,150 @@ class BrokerService:
         """Serve until `stop` or cancelled; then write the tables and close the store."""
         try:
             async with trio.open_nursery() as nursery:
-                self.start_tasks(nursery)
+                nursery.start_soon(self._run_parts)
                 await self.server.serve(listeners)
                 nursery.cancel_scope.cancel()
         finally:
             self.close()
 
+    # -- changes of the parts ----------------------------------------------------------------------------------
+
+    async def rebuild(
+        self, change_config: ChangeConfig, between: Callable[[], object] = lambda: None
+    ) -> None:
+        """Replace the parts by those of a changed configuration; ``between`` runs while the store is closed.
+
+        Raises what went wrong; the broker is fenced then. Must not be called by a background task of the broker, nor
+        by the task of a request: both have to end first. They use `order_rebuild`.
+        """
+        is_done = trio.Event()
+        failures: list[Exception] = []
+
+        def finish(failure: Exception | None) -> None:
+            if failure is not None:
+                failures.append(failure)
+            is_done.set()
+
+        self.order_rebuild(change_config, between, finish)
+        await is_done.wait()
+        if failures:
+            raise failures[0]
+
+    def order_rebuild(
+        self,
+        change_config: ChangeConfig,
+        between: Callable[[], object],
+        finish: Callable[[Exception | None], None] = lambda failure: None,
+    ) -> None:
+        """Have the parts replaced as `rebuild` does, and ``finish`` called afterwards with the failure or None.
+
+        Raises trio.WouldBlock while too many changes are outstanding.
+        """
+        self._order_change.send_nowait(PartsChange(change_config, between, finish))
+
+    async def _run_parts(self) -> None:
+        """Run the background tasks, and replace the parts whenever that is ordered."""
+        while True:
+            async with trio.open_nursery() as nursery:
+                if self._is_open:
+                    self.start_tasks(nursery)
+                change = await self._changes.receive()
+                if self._is_open:
+                    await self._settle_requests()
+                nursery.cancel_scope.cancel()
+            await self._replace_parts(change)
+
+    async def _settle_requests(self) -> None:
+        """Hold new requests, and have those answered that began before; the background tasks still run."""
+        self._pause.hold()
+        self.guarded_handlers.apply_guards()
+        with trio.move_on_after(MAX_ANSWER_S):
+            await self._answer_waiting()
+            while any(connection.has_running_tasks for connection in self.server.connections):  # noqa: ASYNC110
+                await trio.sleep(DRAIN_POLL_S)
+
+    async def _answer_waiting(self) -> None:
+        """Answer the requests that wait for a message, and wait for those that wait for the disk or for slaves."""
+        broker = self.broker
+        while broker.answer_gate.held_count or len(broker.long_polls):
+            # Repeatedly, because a pull that waited for its quota then waits for a message.
+            broker.long_polls.answer_all()
+            await trio.sleep(DRAIN_POLL_S)
+
+    async def _replace_parts(self, change: PartsChange) -> None:
+        failure: Exception | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._refuse_held_in_time)
+            try:
+                broker = await self._build_again(change)
+            except Exception as error:  # noqa: BLE001 - logged, shown, and handed to whoever ordered the change
+                failure = error
+                self._go_on_without(error)
+            else:
+                self._adopt(broker)
+            nursery.cancel_scope.cancel()
+        self.tasks.record_outcome(ROLE_CHANGE, failure)
+        self.guarded_handlers.apply_guards()
+        self._pause.settle_held()
+        self.end_batch()
+        for follower in self._followers:
+            if self._is_open:
+                follower.follow(self.broker)
+            else:
+                await follower.leave()
+        change.finish(failure)
+
+    async def _refuse_held_in_time(self) -> None:
+        await trio.sleep(MAX_HOLD_S)
+        self._pause.fence("the broker changes its role")
+        self._pause.settle_held()
+
+    async def _build_again(self, change: PartsChange) -> Broker:
+        assert self._builder is not None, "a service without a builder cannot change its parts"
+        config = change.change_config(self.broker.config)
+        if self._is_open:
+            # In a thread, because closing flushes all that is left, on the event loop.
+            await self._run_blocking(self.broker.store.flush)
+            self.close()
+        elif self._has_unsaved_tables:
+            self._persist_tables()
+        self.tasks.settle_all()
+        return await self._builder.rebuild(config, change.between)
+
+    def _adopt(self, broker: Broker) -> None:
+        """Serve with new parts from now on."""
+        previous, self.broker = self.broker, broker
+        self._is_open = True
+        broker.clients.take_over(previous.clients)
+        self._checkpoint_end = broker.store.max_physical_offset
+        self._answer_marked = broker.long_polls.answer_marked
+        self._pause.lift()
+        self.guarded_handlers.replace(
+            all_handlers().bind(broker, self._guard.observed), self._guards_of(broker)
+        )
+        broker.flow_control.add_listener(self.guarded_handlers.apply_guards)
+        extra = {"broker": broker.config.broker_name, "role": broker.config.role.value}
+        log.info("parts of the broker replaced", extra=extra)
+
+    def _go_on_without(self, error: Exception) -> None:
+        """Serve with the previous parts if they were not closed yet, and nobody otherwise."""
+        name = self.broker.config.broker_name
+        if self._is_open:
+            self._pause.lift()
+            log.error("the broker keeps its role", exc_info=error, extra={"broker": name})
+            return
+        self._pause.fence(f"{name} is fenced, because its store could not be opened again: {error}")
+        log.error("broker is fenced and refuses all requests", exc_info=error, extra={"broker": name})
+
+    # -- background tasks ---------------------------------------------------------------------------------------
+
     def start_tasks(self, nursery: trio.Nursery) -> None:
-        """Start the background tasks. A defect in one is logged and shown; it ends neither the task nor the broker."""
+        """Start the background tasks of the role. A defect in one is logged; neither task nor broker ends."""
         broker, config, store = self.broker, self.broker.config, self.broker.config.store
         self._keep_running(nursery, "long polls", broker.long_polls.run)
         self._keep_running(nursery, "group changes", broker.clients.run)
         self._keep_running(nursery, "flush", broker.group_commit.run)
         self._keep_running(nursery, "answer deadlines", broker.answer_gate.watch_deadlines)
-        self._keep_running(nursery, "delayed messages", self._deliver_delayed)
-        self._keep_running(nursery, "pop deadlines", partial(broker.pop.run, self.tasks))
-        self._keep_running(nursery, "transaction checks", self._check_transactions)
-        self._keep_running(nursery, "transaction ends", self._write_transaction_ends)
-        if broker.staged_batches is not None:
-            self._keep_running(nursery, "staged batches", broker.staged_batches.run)
         save_s = config.flush_consumer_offset_interval_ms / 1000
         self._repeat(nursery, "save offsets", save_s, self._save_offsets)
         for table in self._settings:
@@ -126,13 +330,25 @@ class BrokerService:
         self._repeat(nursery, "settle tables", SETTLE_INTERVAL_S, self._settle_tables)
         self._repeat(nursery, "expire clients", EXPIRY_INTERVAL_S, self._close_expired_clients)
         self._repeat(nursery, "sample rates", SAMPLE_INTERVAL_S, broker.rates.take_sample)
-        self._repeat(nursery, "broadcast offsets", SCAN_INTERVAL_S, self._commit_broadcast_offsets)
         if store.message_index_enable:
             self._keep_running(nursery, "index", IndexBuilder(broker.store).run)
         self._repeat(nursery, "disk space", DISK_CHECK_INTERVAL_S, self._check_disk_space)
         self._repeat(nursery, "expire files", store.clean_resource_interval_ms / 1000, self._remove_expired)
         checkpoint_s = store.flush_interval_consume_queue_ms / 1000
         self._repeat(nursery, "checkpoint", checkpoint_s, self._write_checkpoint)
+        if config.role is Role.MASTER:
+            self._start_tasks_of_master(nursery)
+
+    def _start_tasks_of_master(self, nursery: trio.Nursery) -> None:
+        """Start the tasks that store messages or move offsets: the log and the tables of a slave are its master's."""
+        broker = self.broker
+        self._keep_running(nursery, "delayed messages", self._deliver_delayed)
+        self._keep_running(nursery, "pop deadlines", partial(broker.pop.run, self.tasks))
+        self._keep_running(nursery, "transaction checks", self._check_transactions)
+        self._keep_running(nursery, "transaction ends", self._write_transaction_ends)
+        if broker.staged_batches is not None:
+            self._keep_running(nursery, "staged batches", broker.staged_batches.run)
+        self._repeat(nursery, "broadcast offsets", SCAN_INTERVAL_S, self._commit_broadcast_offsets)
         self._start_timers(nursery)
 
     def _keep_running(self, nursery: trio.Nursery, name: str, work: Callable[[], Awaitable[None]]) -> None:
@@ -206,7 +422,8 @@ class BrokerService:
     async def _save_offsets(self) -> None:
         # First, because the others are not saved after a failed flush of the store.
         await self.broker.consumer_filters.save_changes()
-        self.broker.pop.state.reviver.commit_offsets()
+        if self.broker.config.role is Role.MASTER:
+            self.broker.pop.state.reviver.commit_offsets()
         await self.broker.offsets.save_changes()
         await self.broker.delay_service.save_changes()
         await self.broker.pop.state.ordered_pops.save_changes()
@@ -258,15 +475,12 @@ class BrokerService:
 
         That includes requests that wait for a message, for the disk or for replicas.
         """
-        broker = self.broker
         self.server.stop_accepting()
         self._go_away.begin()
         self.guarded_handlers.apply_guards()
         with trio.move_on_after(self._drain_s):
-            while broker.answer_gate.held_count or len(broker.long_polls):
-                # Repeatedly, because a pull that waited for its quota then waits for a message.
-                broker.long_polls.answer_all()
-                await trio.sleep(DRAIN_POLL_S)
+            if self._is_open:
+                await self._answer_waiting()
             if self.server.connections:
                 await self._go_away.wait_quiet()
         await self.server.drain()
@@ -274,14 +488,28 @@ class BrokerService:
     def close(self) -> None:
         """Write the tables and close the store. A table that cannot be written is logged, and the others still are.
 
-        Raises StoreFull or OSError if progress, such as the offsets of consumers, could not be written.
+        Does nothing for a store that is closed. Raises StoreFull or OSError if progress, such as the offsets of
+        consumers, could not be written.
         """
+        if not self._is_open:
+            return
+        self._is_open = False
         broker = self.broker
         with ExitStack() as stack:
             stack.callback(broker.store.close)
             stack.callback(broker.group_commit.close)
             if broker.timer_delivery is not None:
                 stack.callback(broker.timer_delivery.close)
+            stack.callback(self._persist_tables)
+            if broker.config.role is Role.MASTER:
+                stack.callback(broker.pop.state.reviver.commit_offsets)
+                stack.callback(broker.transactions.op_messages.flush)
+
+    def _persist_tables(self) -> None:
+        """Write all tables. Raises StoreFull or OSError as `close` does; the next call then tries again."""
+        broker = self.broker
+        self._has_unsaved_tables = True
+        with ExitStack() as stack:
             for table in (
                 *self._settings,
                 broker.delay_service,
@@ -290,8 +518,7 @@ class BrokerService:
                 broker.pop.state.ordered_pops,
             ):
                 stack.callback(_persist_unless_flush_failed, table)
-            stack.callback(broker.pop.state.reviver.commit_offsets)
-            stack.callback(broker.transactions.op_messages.flush)
+        self._has_unsaved_tables = False
 
 
 def _persist_unless_flush_failed(table: ChangingTable) -> None:

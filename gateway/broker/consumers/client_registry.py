@@ -213,6 +213,22 @@ class ClientRegistry:
         self.consumers: dict[str, ConsumerGroup] = {}
         self.producers: dict[str, dict[Connection, GroupMember]] = {}
 
+    def take_over(self, previous: "ClientRegistry") -> None:
+        """Take the groups of the registry that this one replaces, whose connections are still open.
+
+        Otherwise pulls would be refused until the next heartbeat, up to 30 s later, because their group has no members.
+        """
+        self._producers_by_id = previous._producers_by_id
+        self._memberships = previous._memberships
+        self._member_count = previous._member_count
+        self._subscription_bytes = previous._subscription_bytes
+        self._to_notify = previous._to_notify
+        self.inconsistent_groups = previous.inconsistent_groups
+        self.any_broadcasting = previous.any_broadcasting
+        self.consumers = previous.consumers
+        self.producers = previous.producers
+        self._group_changed.set()
+
     # -- reading -------------------------------------------------------------------------------------------
 
     def consumer_group(self, group: str) -> ConsumerGroup | None:

@@ -215,15 +215,13 @@ async def open_front(
 
 
 def local_broker(node: Node) -> LocalBroker:
-    service, broker = node.service, node.broker
+    service = node.service
     return LocalBroker(
-        broker.config.broker_name,
-        ServedHandlers(
-            service.handlers, broker.accounts, broker.long_polls.answer_marked, service.handle_open
-        ),
-        broker.topics,
-        broker.groups,
-        lambda: broker.config.store.max_message_size_bytes,
+        node.broker.config.broker_name,
+        ServedHandlers(service.handlers, node.broker.accounts, service.end_batch, service.handle_open),
+        lambda: node.broker.topics,
+        lambda: node.broker.groups,
+        lambda: node.broker.config.store.max_message_size_bytes,
     )
 
 

@@ -1,0 +1,368 @@
+"""A broker whose parts are replaced while clients are connected: changes of role, and those that fail."""
+
+from functools import partial
+
+import pytest
+import trio
+
+from codec.constants import ResponseCode
+from gateway.broker.consumers.consumer_offsets import ConsumerOffsets
+from gateway.broker.limits.request_pause import MAX_HOLD_S
+from gateway.config.replication import ASYNC_MASTER, SLAVE, Role
+from gateway.tests.cluster import NAMESRV, bodies, message, pull, settle, simulated
+from gateway.tests.configs import change_config
+from gateway.tests.popping import pop_request
+from remoting.bodies.heartbeat import ConsumerData, HeartbeatData, SubscriptionData
+from remoting.errors import RequestError
+from remoting.requests.client import GetConsumerListByGroup, HeartBeat
+from remoting.requests.offsets import GetMaxOffset, QueryConsumerOffset
+from storage.errors import StoreFull
+from storage.files import MemoryFiles
+
+
+def same(config):
+    return config
+
+
+def with_id(broker_id):
+    """Return the change to a master, for id 0, or to a slave."""
+    role = SLAVE if broker_id else ASYNC_MASTER
+    return partial(change_config, broker_id=broker_id, broker_role=role)
+
+
+@simulated
+async def test_clients_stay_connected_while_the_parts_are_replaced(cluster):
+    node = await cluster.add_broker()
+    client = cluster.dial(node.address)
+    await client.ask(message(body=b"before"))
+    await client.ask(pull(commit=1))
+    before = node.broker
+    await node.service.rebuild(same)
+    assert node.broker is not before
+    assert (await client.ask(message(body=b"after"))).queue_offset == 1
+    assert bodies(await client.ask(pull())) == [b"before", b"after"]
+    stored = await client.ask(QueryConsumerOffset(consumer_group="GID", topic="orders", queue_id=0))
+    assert stored.offset == 1
+    assert not client.closed
+    assert not node.service.tasks.failing
+
+
+@simulated
+async def test_the_step_in_between_finds_the_store_closed(cluster):
+    node = await cluster.add_broker()
+    await cluster.dial(node.address).ask(message())
+    files, abort = node.broker.store.files, node.broker.store.config.abort_path
+    found = []
+    await node.service.rebuild(same, lambda: found.append((files.size(abort), node.service.is_open)))
+    assert found == [(None, False)], "closed cleanly"
+    assert node.service.is_open
+    assert files.size(abort) is not None
+
+
+class Load:
+    """Clients that send and pull all the time, and note what they were told."""
+
+    def __init__(self, cluster, node):
+        self.cluster = cluster
+        self.node = node
+        self.stored = []
+        self.seen = {}
+        self.is_over = False
+
+    async def send(self, queue_id):
+        client = self.cluster.dial(self.node.address)
+        number = 0
+        while not self.is_over:
+            body = b"%d of %d" % (number, queue_id)
+            answer = await client.ask(message(body=body, queue_id=queue_id), 3)
+            self.stored.append((queue_id, answer.queue_offset, body))
+            number += 1
+            await trio.sleep(0.01)
+
+    async def pull(self, queue_id):
+        client = self.cluster.dial(self.node.address)
+        offset = 0
+        while not self.is_over:
+            answer = await client.ask(pull(offset=offset, queue_id=queue_id, wait_ms=1000), 5)
+            for number, body in enumerate(bodies(answer)):
+                self.seen[queue_id, offset + number] = body
+            offset = answer.next_begin_offset
+
+
+@simulated
+async def test_nothing_fails_and_nothing_is_lost_under_load(cluster):
+    node = await cluster.add_broker(flush_disk_type="SYNC_FLUSH")
+    await cluster.dial(node.address).ask(message(queue_id=3))
+    slow_down(node, 0.3)
+    load = Load(cluster, node)
+    async with trio.open_nursery() as nursery:
+        for queue_id in range(3):
+            nursery.start_soon(load.send, queue_id)
+            nursery.start_soon(load.pull, queue_id)
+        for _ in range(5):
+            await trio.sleep(0.5)
+            await node.service.rebuild(same)
+        await trio.sleep(0.5)
+        load.is_over = True
+    assert len(load.stored) > 100
+    assert {(queue_id, offset): body for queue_id, offset, body in load.stored} == load.seen
+
+
+def slow_down(node, seconds):
+    """Let everything that a rebuild leaves to a thread take a while."""
+
+    async def slow(work):
+        await trio.sleep(seconds)
+        return work()
+
+    node.service._builder._run_blocking = slow
+
+
+@simulated
+async def test_held_requests_keep_their_order(cluster):
+    node = await cluster.add_broker()
+    client = cluster.dial(node.address)
+    await client.ask(message(topic="other"))
+    await client.ask(message(body=b"first"))
+    slow_down(node, 1)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(node.service.rebuild, same)
+        await trio.sleep(0.1)
+        for number in range(20):
+            client.send_command(message(body=b"%d" % number).to_command(), lambda answer: None)
+        await settle()
+        assert node.service._pause.held_count == 20
+    assert bodies(await client.ask(pull()))[1:] == [b"%d" % number for number in range(20)]
+
+
+@simulated
+async def test_requests_are_not_held_for_ever(cluster):
+    node = await cluster.add_broker()
+    client = cluster.dial(node.address)
+    await client.ask(message())
+    slow_down(node, 2 * MAX_HOLD_S)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(node.service.rebuild, same)
+        await trio.sleep(0.1)
+        start = trio.current_time()
+        for waits_s in (MAX_HOLD_S - 0.1, 0):
+            with pytest.raises(RequestError, match="the broker changes its role") as refused:
+                await client.ask(message(), 10)
+            assert refused.value.code == ResponseCode.SYSTEM_BUSY
+            assert trio.current_time() - start == pytest.approx(waits_s, abs=0.05)
+            start = trio.current_time()
+    await client.ask(message())
+
+
+@simulated
+async def test_waiting_requests_are_answered_and_wait_again(cluster):
+    node = await cluster.add_broker()
+    client = cluster.dial(node.address)
+    await client.ask(message())
+    answers = []
+
+    async def ask(request):
+        answers.append((await client.ask_command(request.to_command(), 30)).code)
+
+    cluster.nursery.start_soon(ask, pull(offset=1, wait_ms=15_000))
+    cluster.nursery.start_soon(
+        ask, pop_request(queue_id=1, poll_time=15_000, born_time=cluster.clock.now_ms())
+    )
+    await settle()
+    assert not answers
+    await node.service.rebuild(same)
+    await settle()
+    assert sorted(answers) == [ResponseCode.PULL_NOT_FOUND, ResponseCode.POLLING_TIMEOUT]
+    cluster.nursery.start_soon(ask, pull(offset=1, wait_ms=15_000))
+    await settle()
+    assert len(node.broker.long_polls) == 1
+    await client.ask(message())
+    await settle()
+    assert answers[2:] == [ResponseCode.SUCCESS]
+
+
+@simulated
+async def test_members_of_groups_stay_known(cluster):
+    node = await cluster.add_broker()
+    client, other = cluster.dial(node.address), cluster.dial(node.address)
+    await client.ask(message())
+    consumer = ConsumerData(
+        group_name="GID", consume_type="CONSUME_PASSIVELY", message_model="CLUSTERING",
+        subscription_data_set=[SubscriptionData(topic="orders", sub_version=1)],
+    )  # fmt: skip
+    await client.ask(HeartBeat(data=HeartbeatData(client_id="c", consumer_data_set=[consumer])))
+    await node.service.rebuild(same)
+    ids = await other.ask(GetConsumerListByGroup(consumer_group="GID"))
+    assert ids.data.consumer_id_list == ["c"]
+    assert bodies(await client.ask(pull(sys_flag=0, subscription=None))) == [b"hello"]
+    client.close()
+    await settle()
+    assert not node.broker.clients.consumers
+
+
+def registered(cluster):
+    return cluster.nodes[NAMESRV].service.routes.cluster_info("").broker_addr_table
+
+
+@simulated
+async def test_the_broker_registers_by_its_new_id(cluster):
+    await cluster.namesrv()
+    node = await cluster.add_broker()
+    assert list(registered(cluster)["broker-a"].broker_addrs) == [0]
+    await node.service.rebuild(with_id(1))
+    await settle()
+    assert list(registered(cluster)["broker-a"].broker_addrs) == [1]
+    await node.service.rebuild(with_id(0))
+    await settle()
+    assert list(registered(cluster)["broker-a"].broker_addrs) == [0]
+
+
+@simulated
+async def test_a_namesrv_of_the_same_process_learns_of_the_new_id(cluster):
+    local = await cluster.namesrv()
+    node = await cluster.add_broker(local=local)
+    await node.service.rebuild(with_id(2))
+    assert list(registered(cluster)["broker-a"].broker_addrs) == [2]
+
+
+@simulated
+async def test_a_slave_delivers_nothing_and_a_promoted_one_does(cluster):
+    node = await cluster.add_broker(message_delay_level="1s 2s")
+    client = cluster.dial(node.address)
+    await client.ask(message(topic="other"))
+    await client.ask(message(body=b"late", properties={"DELAY": "1"}))
+    await client.ask(message(body=b"timed", queue_id=1, properties={"TIMER_DELAY_SEC": "1"}))
+    await node.service.rebuild(with_id(1))
+    assert node.broker.config.role is Role.SLAVE
+    end = node.broker.store.max_physical_offset
+    await trio.sleep(10)
+    assert node.broker.store.max_physical_offset == end
+    await node.service.rebuild(with_id(0))
+    await trio.sleep(3)
+    assert bodies(await client.ask(pull())) == [b"late"]
+    assert bodies(await client.ask(pull(queue_id=1))) == [b"timed"]
+    assert not node.service.tasks.failing
+
+
+def fail():
+    raise StoreFull("no room for anything")
+
+
+@simulated
+async def test_a_broker_whose_store_cannot_be_opened_again_is_fenced(cluster, caplog):
+    await cluster.namesrv()
+    node = await cluster.add_broker()
+    client = cluster.dial(node.address)
+    await client.ask(message(body=b"stored"))
+    await client.ask(pull(commit=1))
+    with pytest.raises(StoreFull, match="no room for anything"):
+        await node.service.rebuild(same, fail)
+    assert not node.service.is_open
+    assert [health.last_error for health in node.service.tasks.failing] == [
+        "StoreFull: no room for anything"
+    ], "which /readyz shows"
+    assert "broker is fenced" in caplog.text
+    for request in (message(), pull(), GetMaxOffset(topic="orders", queue_id=0)):
+        with pytest.raises(RequestError, match=r"is fenced.*no room for anything") as refused:
+            await client.ask(request)
+        assert refused.value.code == ResponseCode.SYSTEM_BUSY
+    await settle()
+    assert "broker-a" not in registered(cluster)
+    await trio.sleep(100)
+    assert "broker-a" not in registered(cluster), "also after a period of registrations"
+
+    await node.service.rebuild(same)
+    assert bodies(await client.ask(pull())) == [b"stored"]
+    assert not node.service.tasks.failing
+    await settle()
+    assert list(registered(cluster)["broker-a"].broker_addrs) == [0]
+
+
+@simulated
+async def test_requests_that_are_held_when_a_change_fails_are_refused(cluster):
+    node = await cluster.add_broker()
+    client = cluster.dial(node.address)
+    await client.ask(message())
+    slow_down(node, 1)
+    refusals = []
+
+    async def send():
+        with pytest.raises(RequestError) as refused:
+            await client.ask(message(), 5)
+        refusals.append(refused.value.remark or "")
+
+    cluster.nursery.start_soon(swallow_failure, node, fail)
+    await trio.sleep(0.1)
+    cluster.nursery.start_soon(send)
+    await trio.sleep(2)
+    assert ["no room for anything" in refusal for refusal in refusals] == [True]
+
+
+async def swallow_failure(node, between):
+    with pytest.raises(StoreFull):
+        await node.service.rebuild(same, between)
+
+
+@simulated
+async def test_a_fenced_broker_stops_cleanly(cluster):
+    files = MemoryFiles()
+    node = await cluster.add_broker(files=files)
+    await cluster.dial(node.address).ask(message())
+    with pytest.raises(StoreFull):
+        await node.service.rebuild(same, fail)
+    await node.stop()
+    assert files.size("/broker-a/abort") is None
+
+
+@simulated
+async def test_a_change_that_fails_before_the_store_is_closed_changes_nothing(cluster, caplog):
+    node = await cluster.add_broker()
+    client = cluster.dial(node.address)
+    await client.ask(message())
+    before = node.broker
+
+    def impossible(config):
+        raise ValueError("brokerId=0 is no slave")
+
+    with pytest.raises(ValueError, match="is no slave"):
+        await node.service.rebuild(impossible)
+    assert node.broker is before
+    await client.ask(message(properties={"DELAY": "1"}))
+    assert "the broker keeps its role" in caplog.text
+
+
+@simulated
+async def test_progress_that_cannot_be_written_is_written_by_the_next_attempt(cluster, monkeypatch):
+    node = await cluster.add_broker()
+    client = cluster.dial(node.address)
+    await client.ask(message())
+    await client.ask(pull(commit=1))
+    persist = ConsumerOffsets.persist
+    monkeypatch.setattr(ConsumerOffsets, "persist", lambda offsets: fail())
+    for _ in range(2):
+        with pytest.raises(StoreFull, match="no room"):
+            await node.service.rebuild(same)
+        assert not node.service.is_open
+    monkeypatch.setattr(ConsumerOffsets, "persist", persist)
+    await node.service.rebuild(same)
+    stored = await client.ask(QueryConsumerOffset(consumer_group="GID", topic="orders", queue_id=0))
+    assert stored.offset == 1
+
+
+@simulated
+async def test_tables_that_cannot_be_read_leave_no_open_store(cluster, monkeypatch):
+    files = MemoryFiles()
+    node = await cluster.add_broker(files=files)
+    await cluster.dial(node.address).ask(message())
+    path = "/broker-a/config/topics.json"
+
+    def damage():
+        for name in (path, path + ".bak"):
+            files.write_small(name, b"{")
+
+    with pytest.raises(ValueError, match=r"topics\.json cannot be read"):
+        await node.service.rebuild(same, damage)
+    files.delete(path)
+    files.delete(path + ".bak")
+    await node.service.rebuild(same)
+    assert bodies(await cluster.dial(node.address).ask(pull())) == [b"hello"]
