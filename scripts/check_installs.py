@@ -164,6 +164,7 @@ def check_documents(environment: Environment) -> None:
         "deploy/container/Dockerfile",
         "deploy/compose.yaml",
         "deploy/kubernetes.yaml",
+        "deploy/rmq-gateway.service",
     ):
         if not (folder / example).is_file():
             raise CheckFailed(f"{example} is not installed")

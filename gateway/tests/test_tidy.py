@@ -89,6 +89,7 @@ def test_every_test_file_has_its_module() -> None:
         "test_grafana_dashboard.py",
         "test_planted_defects.py",
         "test_documents.py",
+        "test_service_unit.py",
         "test_queue_extensions.py",
     }
     modules = {path.stem for path in sources(*PACKAGES)} | {path.parent.name for path in sources(*PACKAGES)}
