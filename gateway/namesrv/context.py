@@ -3,6 +3,7 @@
 `gateway.namesrv.service` listens and runs the periodic scan and the writers of files.
 """
 
+from collections import deque
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -62,7 +63,7 @@ class AnswerCache:
 
 
 MAX_ROUTES_PER_TURN: Final = 10_000
-"""Routes of silent brokers removed at once, which takes about 10 ms."""
+"""Routes of brokers removed at once, which takes about 10 ms."""
 
 
 def ignore_outcome(connection: Connection, command: Command) -> Finish:
@@ -88,6 +89,9 @@ class Namesrv:
     started_at: float
     observe_registration: Observe
     """Observes registrations that add or move a broker, and those that fail."""
+    departed: deque[Connection] = field(default_factory=deque)
+    """Closed connections with registered brokers that are not all removed yet."""
+    has_departed: trio.Event = field(default_factory=trio.Event)
     kv_file: CoalescedFile | None = None
     settings_file: CoalescedFile | None = None
     process_values: Mapping[str, str] = field(default_factory=dict)
@@ -173,6 +177,24 @@ async def scan_silent_brokers(namesrv: Namesrv) -> None:
         if namesrv.routes.version == version:
             return
         await trio.lowlevel.checkpoint()
+
+
+def remove_brokers_of(namesrv: Namesrv, connection: Connection) -> None:
+    """Remove the brokers of a closed connection: some at once, and further ones by `remove_departed`."""
+    if not namesrv.routes.unregister_owned_by(connection, MAX_ROUTES_PER_TURN):
+        namesrv.departed.append(connection)
+        namesrv.has_departed.set()
+
+
+async def remove_departed(namesrv: Namesrv) -> None:
+    """Remove the brokers of closed connections in slices, until cancelled. One connection may have a thousand."""
+    while True:
+        namesrv.has_departed = trio.Event()
+        while namesrv.departed:
+            await trio.lowlevel.checkpoint()
+            if namesrv.routes.unregister_owned_by(namesrv.departed[0], MAX_ROUTES_PER_TURN):
+                namesrv.departed.popleft()
+        await namesrv.has_departed.wait()
 
 
 def close_silent_brokers(namesrv: Namesrv, max_routes: int | None = None) -> None:

@@ -17,7 +17,7 @@ from codec.java_numbers import quoted
 from gateway.config import official_defaults
 from gateway.config.live import ForbiddenKey, apply_update, list_values
 from gateway.namesrv.child_broker import ChildBroker
-from gateway.namesrv.context import Namesrv, apply_config
+from gateway.namesrv.context import Namesrv, apply_config, remove_brokers_of
 from gateway.namesrv.kv_config import ORDER_TOPIC_CONFIG
 from gateway.namesrv.registration import (
     REPLICATES_FIELD,
@@ -110,7 +110,7 @@ def _accept(namesrv: Namesrv, registration: Registration, call: Call) -> ask.Reg
     result = namesrv.routes.register(registration, call.connection, _local_host(call))
     if _HAS_REGISTERED not in call.connection.state:
         call.connection.state[_HAS_REGISTERED] = True
-        call.connection.on_close(namesrv.routes.unregister_owned_by)
+        call.connection.on_close(partial(remove_brokers_of, namesrv))
     reply = _registered(namesrv, result)
     if result.is_change:
         namesrv.observe_registration(call.connection, call.command)(reply)

@@ -31,6 +31,7 @@ for ever; static topics leave with their broker; the protection of local members
 """
 
 import logging
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -59,6 +60,7 @@ from remoting.bodies.topics import TopicList
 log = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT_MS = 120_000
+ROUTES_PER_LOGGED_BROKER = 50
 UNIT_FLAG = 1
 UNIT_SUB_FLAG = 2
 MEMBER_TOPIC_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
@@ -76,6 +78,21 @@ class RegistrationResult:
     master_address: str | None = None
     gets_no_data: bool = False
     is_change: bool = False
+
+
+class _SliceEnd:
+    """The end of a slice of removals: after about ``max_routes`` routes; None for no end."""
+
+    def __init__(self, max_routes: int | None) -> None:
+        self._left = math.inf if max_routes is None else max_routes
+
+    def count(self, broker: RegisteredBroker) -> None:
+        """Count a broker that is removed. It is logged, which takes as long as many routes."""
+        self._left -= len(broker.queues) + ROUTES_PER_LOGGED_BROKER
+
+    @property
+    def is_reached(self) -> bool:
+        return self._left <= 0
 
 
 class RouteTable:
@@ -362,29 +379,38 @@ class RouteTable:
         if broker is not None and broker_id in broker.members and broker.members[broker_id].is_local:
             self._remove_member(broker, broker_id)
 
-    def unregister_owned_by(self, owner: object) -> None:
-        """Remove brokers that registered through a closed connection, unless another connection took them over."""
+    def unregister_owned_by(self, owner: object, max_routes: int | None = None) -> bool:
+        """Remove brokers that registered through a closed connection, unless another connection took them over.
+
+        With ``max_routes`` it ends after about that many routes, and returns False if brokers may be left.
+        """
+        end = _SliceEnd(max_routes)
         for broker, broker_id, member in self._all_members():
             if member.owner is owner:
+                if end.is_reached:
+                    return False
+                end.count(broker)
                 self._remove_member(broker, broker_id)
+        return True
 
     def expire_silent_brokers(self, max_routes: int | None = None) -> list[object]:
         """Remove brokers silent for longer than their timeout; return their owners, to be closed.
 
-        With ``max_routes`` it ends after the broker with which that many routes are gone.
+        With ``max_routes`` it ends after the broker with which about that many routes are gone.
         Source: RouteInfoManager.scanNotActiveBroker.
         """
         now = self._now()
         owners = []
-        end_count = -1 if max_routes is None else self._route_count - max_routes
+        end = _SliceEnd(max_routes)
         for broker, broker_id, member in self._all_members():
             if not member.is_local and member.heard_at + member.timeout_ms / 1000 < now:
                 extra = {"broker": broker.name, "address": member.address, "timeout_ms": member.timeout_ms}
                 log.warning("broker expired", extra=extra)
+                end.count(broker)
                 self._remove_member(broker, broker_id)
                 if member.owner is not None:
                     owners.append(member.owner)
-                if self._route_count <= end_count:
+                if end.is_reached:
                     break
         return owners
 

@@ -6,12 +6,13 @@
 import logging
 import socket
 from collections.abc import Iterator, Mapping
+from functools import partial
 from types import MappingProxyType
 
 import trio
 
 from gateway.config.process import NamesrvConfig
-from gateway.namesrv.context import build_namesrv, ignore_outcome, scan_silent_brokers
+from gateway.namesrv.context import build_namesrv, ignore_outcome, remove_departed, scan_silent_brokers
 from gateway.namesrv.processors import handlers as namesrv_handlers
 from gateway.namesrv.route_table import RouteTable
 from gateway.runtime.metrics import Metric
@@ -80,6 +81,9 @@ class NamesrvService:
         scan_s = self.namesrv.config.scan_not_active_broker_interval_ms / 1000
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.tasks.repeat, "scan for silent brokers", scan_s, self._scan)
+            nursery.start_soon(
+                self.tasks.keep_running, "remove departed brokers", partial(remove_departed, self.namesrv)
+            )
             for file in self.namesrv.files:
                 nursery.start_soon(self.tasks.keep_running, f"write {file.name}", file.run)
             await self.server.serve(listeners)

@@ -4,10 +4,18 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from gateway.config.process import NamesrvConfig
-from gateway.namesrv.context import build_namesrv, close_silent_brokers, scan_silent_brokers
+from gateway.namesrv.context import (
+    build_namesrv,
+    close_silent_brokers,
+    remove_brokers_of,
+    remove_departed,
+    scan_silent_brokers,
+)
 from gateway.namesrv.registration import Registration
+from gateway.tests.broker_fakes import FakeConnection
 from remoting.bodies.routes import QueueData
 from remoting.tests.longest_turn import short_turns
 
@@ -91,3 +99,34 @@ def test_a_thousand_silent_brokers_are_forgotten_in_short_turns() -> None:
 
     trio.run(scan)
     assert namesrv.routes.topic_list().topic_list == []
+
+
+def test_a_connection_that_registered_a_thousand_brokers_is_forgotten_in_short_turns() -> None:
+    namesrv = build_namesrv(NamesrvConfig(), Clock(), memory=True)
+    connection, other = FakeConnection(), FakeConnection()
+    for number in range(1000):
+        name = f"b{number}"
+        data = QueueData(broker_name=name)
+        queues = {f"T{topic}": data for topic in range(300)}
+        owner = other if number == 700 else connection
+        namesrv.routes.register(
+            Registration(cluster="C", broker_name=name, broker_id=0, address=f"{name}:1", queues=queues),
+            owner,
+        )
+
+    async def close() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(remove_departed, namesrv)
+            await trio.testing.wait_all_tasks_blocked()
+            with short_turns():
+                await trio.lowlevel.checkpoint()
+                remove_brokers_of(namesrv, connection)
+                while len(namesrv.routes.cluster_info("").broker_addr_table) > 1:
+                    await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+
+    trio.run(close)
+    route = namesrv.routes.topic_route("T1", "")
+    assert route is not None
+    assert [data.broker_name for data in route.broker_datas] == ["b700"]
+    assert not namesrv.departed
