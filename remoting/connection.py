@@ -154,6 +154,10 @@ class Connection(ABC):
         self._scopes.add(scope)
         self._nursery.start_soon(self._run_in_scope, scope, function, args)
 
+    def spawn_alone(self, function: Callable[..., Awaitable[None]], *args: Any) -> None:
+        """Run an async function as `spawn` does. A peer at a socket has no further request read until it ends."""
+        self.spawn(function, *args)
+
     async def _run_in_scope(
         self, scope: trio.CancelScope, function: Callable[..., Awaitable[None]], args: tuple[Any, ...]
     ) -> None:

@@ -16,9 +16,15 @@ its task switch. When thousands of sockets are readable at once, the first turn 
 takes about MAX_ROUND_S. A peer with a single request is served within that round, and a peer that comes later between
 two passes. A single request is never interrupted: what one costs is bounded by its handler.
 
+Long requests. A request that takes longer than a turn is handled in slices, by a task that lets others run after each
+(`FrameConnection.spawn_alone`). No further request of its peer is read until it ends: so each connection has one of
+them at most, and they are carried out in the order in which they were sent.
+
 Back-pressure. `write` never waits: what the kernel does not take is buffered and sent by a task. Above
 ``output_high_watermark_bytes`` no more requests of this peer are decoded until its answers have been sent; above
-``max_output_bytes`` the connection is closed. Unfinished frames are bounded by ``max_frame_bytes``, requests that are
+``max_output_bytes`` the connection is closed. When the connections of the process together have more than
+``crowded_output_bytes`` of unread answers, CROWDED_WATERMARK_BYTES of its own are enough to stop a peer: two hundred
+that never read would otherwise hold gigabytes. Unfinished frames are bounded by ``max_frame_bytes``, requests that are
 answered later by ``max_outstanding_requests``. `remoting.server` bounds all connections together.
 
 Invariant: bytes in ``_input`` start at a frame boundary between calls; ``_output`` is sent in order, and only one
@@ -29,9 +35,9 @@ Sockets are opened in `remoting.server` and `remoting.client`.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from time import monotonic
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import trio
 
@@ -39,6 +45,7 @@ from codec.command import Command, decode_frame, encode_command, encode_response
 from codec.constants import ResponseCode
 from codec.errors import FrameError
 from remoting.connection import ONEWAY_FLAG, Connection, Handler, encode_failure
+from remoting.errors import RequestError
 from remoting.foreign_protocols import log_foreign, recognise
 from remoting.limits import ConnectionLimits
 from remoting.reactor import Reactor
@@ -52,6 +59,10 @@ MAX_RESTS_PER_PASS: Final = 8
 """Number of connections that handle the rest of a read in one pass of the event loop; they share ``max_turn_s``."""
 MAX_ROUND_S: Final = 0.1
 """Time for the first turns of all sockets that one poll found readable. 64 do not notice it: 1.5 ms for each."""
+CROWDED_WATERMARK_BYTES: Final = 64 * 1024
+"""Unread answers with which a peer gets no further ones while those of all connections take much memory."""
+MAX_SEND_BYTES: Final = 256 * 1024
+"""Buffered answers that are joined and sent in one turn. A hundred peers may begin to read in the same pass."""
 _rest_turns: Final[trio.lowlevel.RunVar[trio.Semaphore]] = trio.lowlevel.RunVar("rest turns")
 
 
@@ -76,17 +87,23 @@ def turn_seconds(max_turn_s: float, sharing_turns: int, *, is_rest: bool) -> flo
 class FrameConnection(Connection):
     """A connection that exchanges frames with its peer over a transport.
 
-    ``on_large_input`` is called with the bytes added to a large unfinished frame.
+    ``on_large_input`` is called with the bytes added to a large unfinished frame, ``on_large_output`` with those added
+    to the unread answers.
     """
 
     _sharing_turns: ClassVar[int] = 0
     """Number of connections of this process that have the rest of a read to handle now."""
+    unread_bytes: ClassVar[int] = 0
+    """Bytes of answers that the peers of all connections of this process have not read yet."""
 
     __slots__ = (
         "_drained",
         "_handlers",
         "_input",
+        "_long_request",
+        "_long_request_bytes",
         "_on_large_input",
+        "_on_large_output",
         "_output",
         "_output_bytes",
         "_read_ended",
@@ -104,13 +121,17 @@ class FrameConnection(Connection):
         limits: ConnectionLimits,
         on_batch: Callable[[], None] | None = None,
         on_large_input: Callable[[int], None] = lambda _: None,
+        on_large_output: Callable[[int], None] = lambda _: None,
     ) -> None:
         super().__init__(transport.remote, transport.local, nursery, limits, on_batch)
         self._transport = transport
         self._handlers = handlers
         self._on_large_input = on_large_input
+        self._on_large_output = on_large_output
         self.idle_ticks = 0
         self._input = bytearray()
+        self._long_request: trio.Event | None = None
+        self._long_request_bytes = 0
         self._read_ended = trio.Event()
         self._read_failure: Exception | None = None
         self._output: list[Buffer] = []
@@ -220,6 +241,8 @@ class FrameConnection(Connection):
         """Handle the rest of what was read, one turn at a time. Before each, the peer has to read its answers."""
         turns = _turns_of_rests()
         while not self.closed:
+            if self._long_request is not None:
+                await self._long_request.wait()
             # A peer that does not read its answers gets no further ones.
             await self._wait_drained()
             # Counted while it waits for its turn, so that the others give shorter turns in the meantime.
@@ -248,7 +271,7 @@ class FrameConnection(Connection):
         answers: list[bytes] = []
         position, end, finished, turn_end_s = 0, len(buffer), True, 0.0
         frame_bytes, header_bytes = self.limits.max_frame_bytes, self.limits.max_header_bytes
-        room = self.limits.output_high_watermark_bytes - self._output_bytes
+        room = self._output_watermark() - self._output_bytes
         try:
             while end - position >= 8:
                 stop = position + 4 + int.from_bytes(buffer[position : position + 4], "big")
@@ -278,6 +301,10 @@ class FrameConnection(Connection):
                     if room < 0:
                         finished = False
                         break
+                elif self._long_request is not None:
+                    self._long_request_bytes = len(command.body)
+                    finished = False
+                    break
                 if position < end and monotonic() >= turn_end_s:
                     finished = False
                     break
@@ -291,7 +318,40 @@ class FrameConnection(Connection):
                 self.write(answers[0] if len(answers) == 1 else b"".join(answers))
             if self._on_batch is not None:
                 self._end_batch(self._on_batch)
-        return finished and self._output_bytes <= self.limits.output_high_watermark_bytes
+        return finished and self._output_bytes <= self._output_watermark()
+
+    def _output_watermark(self) -> int:
+        """Return the unread bytes with which this peer gets no further answers now."""
+        limits = self.limits
+        if FrameConnection.unread_bytes > limits.crowded_output_bytes:
+            return min(limits.output_high_watermark_bytes, CROWDED_WATERMARK_BYTES)
+        return limits.output_high_watermark_bytes
+
+    def _count_output(self, added: int) -> None:
+        """Count bytes that were buffered for the peer, or sent to it."""
+        self._output_bytes += added
+        FrameConnection.unread_bytes += added
+
+    def spawn_alone(self, function: Callable[..., Awaitable[None]], *args: Any) -> None:
+        """Run an async function as `spawn` does, and read no further request of this peer until it ends."""
+        self._long_request = ended = trio.Event()
+        try:
+            self.spawn(self._run_alone, ended, function, args)
+        except RequestError:
+            self._end_long_request(ended)
+            raise
+
+    async def _run_alone(
+        self, ended: trio.Event, function: Callable[..., Awaitable[None]], args: tuple[Any, ...]
+    ) -> None:
+        try:
+            await function(*args)
+        finally:
+            self._end_long_request(ended)
+
+    def _end_long_request(self, ended: trio.Event) -> None:
+        self._long_request, self._long_request_bytes = None, 0
+        ended.set()
 
     def _dispatch(self, command: Command) -> bytes | None:
         if command.flag & RESPONSE_FLAG:
@@ -338,7 +398,10 @@ class FrameConnection(Connection):
                 return
             data = memoryview(data)[sent:]
         self._output.append(data)
-        self._output_bytes += len(data)
+        self._count_output(len(data))
+        self._on_large_output(len(data))
+        if self.closed:
+            return  # It held the most of all.
         if self._output_bytes > self.limits.max_output_bytes:
             log.warning("connection closed: answers are not read", extra={"remote": self.remote})
             self.close("answers are not read")
@@ -349,14 +412,15 @@ class FrameConnection(Connection):
     async def _send_buffered(self) -> None:
         try:
             while self._output and not self.closed:
-                # Everything that was written during the last send goes into one system call.
-                batch = self._output
-                self._output = []
-                size = sum(map(len, batch))
+                # Everything that was written during the last send goes into one system call, if it is not too much.
+                batch, size = self._take_output()
                 await self._transport.send_all(batch[0] if len(batch) == 1 else b"".join(batch))
                 # Not before: bytes that the kernel has not taken count against the limits.
-                self._output_bytes -= size
+                if not self.closed:
+                    self._count_output(-size)
                 self.idle_ticks = 0  # a peer that reads its answers is not idle
+                if self._output:
+                    await trio.lowlevel.checkpoint()
         except OSError as error:
             self.close(str(error))
         finally:
@@ -364,6 +428,17 @@ class FrameConnection(Connection):
             if self._drained is not None:
                 self._drained.set()
                 self._drained = None
+
+    def _take_output(self) -> tuple[list[Buffer], int]:
+        """Return the first buffered answers, at least one, and their size."""
+        count = size = 0
+        for data in self._output:
+            if count and size + len(data) > MAX_SEND_BYTES:
+                break
+            count, size = count + 1, size + len(data)
+        batch = self._output[:count]
+        del self._output[:count]
+        return batch, size
 
     def send_command(
         self, command: Command, answered: Callable[[Command | None], None] | None = None
@@ -393,8 +468,8 @@ class FrameConnection(Connection):
 
     @property
     def input_bytes(self) -> int:
-        """Bytes of an unfinished frame held for this peer."""
-        return len(self._input)
+        """Bytes of an unfinished frame held for this peer, and of a long request at work."""
+        return len(self._input) + self._long_request_bytes
 
     @property
     def output_bytes(self) -> int:
@@ -415,7 +490,7 @@ class FrameConnection(Connection):
         self._read_ended.set()
         self._transport.close()
         self._output.clear()
-        self._output_bytes = 0
+        self._count_output(-self._output_bytes)
         if self._drained is not None:
             self._drained.set()
             self._drained = None

@@ -11,6 +11,8 @@ class ConnectionLimits:
 
     - ``output_high_watermark_bytes``: above it, no request of the peer is read until the peer has read its answers.
     - ``max_output_bytes``: a peer with more unread answers is disconnected.
+    - ``crowded_output_bytes``: unread answers of all connections of the process above which a peer that has not read
+      its last ones gets no further ones.
     - ``read_bytes``: size of one read. ``large_read_bytes`` while more than 256 KiB of an unfinished frame are held, so
       that many such peers do not starve the others.
     - ``max_turn_s``: time for the requests of one peer, after which all others have their turn.
@@ -25,5 +27,6 @@ class ConnectionLimits:
     max_json_values: int = MAX_VALUES
     output_high_watermark_bytes: int = 8 * 1024 * 1024
     max_output_bytes: int = 64 * 1024 * 1024
+    crowded_output_bytes: int = 128 * 1024 * 1024
     max_outstanding_requests: int = 10_000
     idle_close_s: float = 120.0

@@ -31,7 +31,7 @@ SWEEPS_PER_IDLE_TIME = 8
 """Searches for idle connections within the idle time: a connection is closed at most an eighth of it too late."""
 SHED_INTERVAL_S = 1.0
 SHEDS_PER_LIMIT = 8
-"""The limit on unfinished frames is also checked after each growth by this fraction of it."""
+"""The limits on unfinished frames and on unread answers are also checked after each growth by this fraction of them."""
 ACCEPT_PAUSE_S = 0.05
 MAX_ACCEPTS_PER_TURN = 64  # afterwards the other tasks get their turn
 MAX_UNREAD_DRAIN_S = 2.0
@@ -47,7 +47,7 @@ class ServerLimits:
     max_connections_per_address: int = 0  # 0 means no limit
     backlog: int = 1024
     max_input_bytes: int = 512 * 1024 * 1024
-    max_output_bytes: int = 1024 * 1024 * 1024
+    max_output_bytes: int = 256 * 1024 * 1024
     max_drain_s: float = 5.0
 
 
@@ -129,6 +129,7 @@ class RemotingServer:
         self._drained = trio.Event()
         self._stopped = False
         self._grown_bytes = 0
+        self._grown_output_bytes = 0
         self._open_by_address: Counter[str] = Counter()
         self.connections: set[FrameConnection] = set()
 
@@ -218,7 +219,13 @@ class RemotingServer:
 
     async def _run_connection(self, transport: Transport, nursery: trio.Nursery) -> None:
         connection = self._connection_type(
-            transport, self._handlers, nursery, self._limits, self._on_batch, self._count_large_input
+            transport,
+            self._handlers,
+            nursery,
+            self._limits,
+            self._on_batch,
+            self._count_large_input,
+            self._count_large_output,
         )
         self.connections.add(connection)
         try:
@@ -281,6 +288,13 @@ class RemotingServer:
         if self._grown_bytes > self._server_limits.max_input_bytes // SHEDS_PER_LIMIT:
             self._grown_bytes = 0
             self.close_largest_inputs()
+
+    def _count_large_output(self, size: int) -> None:
+        """Count the growth of unread answers, and check their limit before they can exceed it by much."""
+        self._grown_output_bytes += size
+        if self._grown_output_bytes > self._server_limits.max_output_bytes // SHEDS_PER_LIMIT:
+            self._grown_output_bytes = 0
+            self.close_largest_outputs()
 
     def stop_accepting(self) -> None:
         """Close the listeners; connections go on until `drain`, so a successor can listen on the port meanwhile."""

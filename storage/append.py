@@ -5,6 +5,7 @@
 A message travels from the handler of a send to `append_message` as one `NewMessage`.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from struct import Struct
@@ -219,6 +220,64 @@ def append_many(
     queue.append_entries(entries)
     log.queued_until = log.base + log.position
     return first, physical_offsets, now_ms
+
+
+def has_more_messages(batch: bytes, count: int) -> bool:
+    """Tell whether a batch body seems to have more messages than ``count``; no more than these are looked at."""
+    if len(batch) <= count * (_HEAD_BYTES + 2):
+        return False
+    position, unpack = 0, _FLAG_AND_SIZE.unpack_from
+    try:
+        for _ in range(count):
+            body_end = position + _HEAD_BYTES + unpack(batch, position)[1]
+            position = body_end + 2 + (batch[body_end] << 8 | batch[body_end + 1])
+    except (struct_error, IndexError):
+        return False  # Storing it ends here as well.
+    return position < len(batch)
+
+
+def check_batch_in_slices(
+    batch: bytes, suffix: bytes, max_bytes: int, slice_messages: int
+) -> Iterator[tuple[int, int]]:
+    """Yield begin and end of each part of a batch body with at most ``slice_messages`` messages.
+
+    Raises MessageIllegal where `append_many` would. So a caller that has taken all parts may append one after the
+    other, and let other tasks run in between: none of them will be refused for its content.
+    """
+    if len(batch) > max_bytes:
+        raise MessageIllegal(f"the batch takes {len(batch)} bytes, at most {max_bytes} are allowed")
+    unpack, longest = _FLAG_AND_SIZE.unpack_from, MAX_PROPERTIES_BYTES - len(suffix)
+    start = position = count = 0
+    end = len(batch)
+    try:
+        while position < end:
+            body_end = position + _HEAD_BYTES + unpack(batch, position)[1]
+            properties_at = body_end + 2
+            position = properties_at + (batch[body_end] << 8 | batch[body_end + 1])
+            # One byte less than `longest` always has room for the separator before the suffix.
+            if position - properties_at >= longest or batch.find(0, properties_at, position) >= 0:
+                _check_batch_properties(batch[properties_at:position], suffix)
+            count += 1
+            if count % slice_messages == 0 and position <= end:
+                yield start, position
+                start = position
+    except (struct_error, IndexError):
+        position = -1
+    if position != end or not count:
+        raise MessageIllegal("the batch is empty or ends inside a message")
+    if start < end:
+        yield start, end
+
+
+def _check_batch_properties(properties: bytes, suffix: bytes) -> None:
+    if suffix:
+        properties = _with_suffix(properties, suffix)
+    check_message_parts(0, 0, properties)
+
+
+def _with_suffix(properties: bytes, suffix: bytes) -> bytes:
+    """Append encoded properties to a message's own."""
+    return properties + (suffix if not properties or properties[-1] == 2 else b"\x02" + suffix)
 
 
 def encode_batch(log: CommitLog, queue: ConsumeQueue, batch: bytes, common: bytes, suffix: bytes) -> Encoded:

@@ -149,6 +149,15 @@ class ListenerLimits:
         high=4096 * MIB,
         unofficial=True,
     )
+    output_total_bytes: int = key(
+        "outputTotalLimit",
+        256 * MIB,
+        "bytes of unread answers of all connections of a listener above which those with the most are closed; above "
+        "half of it, peers that have not read their last answers get no further ones",
+        low=64 * 1024,
+        high=64 * 1024 * MIB,
+        unofficial=True,
+    )
     outstanding_requests: int = key(
         "outstandingRequests",
         10_000,
@@ -201,6 +210,7 @@ class ListenerLimits:
             max_json_values=self.json_values,
             output_high_watermark_bytes=self.output_bytes,
             max_output_bytes=self.output_limit_bytes,
+            crowded_output_bytes=self.output_total_bytes // 2,
             max_outstanding_requests=self.outstanding_requests,
             idle_close_s=float(self.idle_close_s),
         )

@@ -188,7 +188,7 @@ class Http2Connection(FrameConnection):
                     # Once for all the frames of a piece: a pass over 990 streams takes 0.5 ms.
                     self._windows_grew = False
                     self._send_queued()
-                if monotonic() >= turn_end_s or self._output_bytes > self.limits.output_high_watermark_bytes:
+                if monotonic() >= turn_end_s or self._output_bytes > self._output_watermark():
                     break
         except ProtocolError as error:
             if held.startswith(b"PRI"):
@@ -199,7 +199,7 @@ class Http2Connection(FrameConnection):
             self._flush()
             if self._on_batch is not None:
                 self._end_batch(self._on_batch)
-        return not held and self._output_bytes <= self.limits.output_high_watermark_bytes
+        return not held and self._output_bytes <= self._output_watermark()
 
     def _check_frame_size(self) -> None:
         """Refuse a frame or headers that are too long.
@@ -275,6 +275,13 @@ class Http2Connection(FrameConnection):
         """Bytes of answers that this peer has not read yet."""
         return self._output_bytes + self._queued_bytes
 
+    def _count_queued(self, added: int) -> None:
+        """Count bytes for which the peer has opened no window, among the unread bytes of the process."""
+        self._queued_bytes += added
+        FrameConnection.unread_bytes += added
+        if added > 0:
+            self._on_large_output(added)
+
     @property
     def open_streams(self) -> int:
         """Number of streams whose answers are not complete."""
@@ -296,7 +303,7 @@ class Http2Connection(FrameConnection):
             return
         outbox = self._outboxes.setdefault(stream_id, _Outbox())
         outbox.chunks.append(memoryview(data))
-        self._queued_bytes += len(data)
+        self._count_queued(len(data))
         self._send_stream(stream_id)
         if self.output_bytes > self.limits.max_output_bytes:
             log.warning("connection closed: answers are not read", extra={"remote": self.remote})
@@ -346,7 +353,7 @@ class Http2Connection(FrameConnection):
                     outbox.chunks.appendleft(chunk[room:])
                     chunk = chunk[:room]
                 self._h2.send_data(stream_id, bytes(chunk))
-                self._queued_bytes -= len(chunk)
+                self._count_queued(-len(chunk))
             if outbox.trailers is not None:
                 self._h2.send_headers(stream_id, outbox.trailers, end_stream=True)
                 self._finish_stream(stream_id)
@@ -361,7 +368,7 @@ class Http2Connection(FrameConnection):
     def _drop_stream(self, stream_id: int) -> None:
         outbox = self._outboxes.pop(stream_id, None)
         if outbox is not None:
-            self._queued_bytes -= sum(map(len, outbox.chunks))
+            self._count_queued(-sum(map(len, outbox.chunks)))
         handler = self._streams.pop(stream_id, None)
         if handler is not None:
             handler.cancel()
@@ -386,7 +393,7 @@ class Http2Connection(FrameConnection):
         super().close(reason)
         streams, self._streams = self._streams, {}
         self._outboxes.clear()
-        self._queued_bytes = 0
+        self._count_queued(-self._queued_bytes)
         for handler in streams.values():
             handler.cancel()
 

@@ -72,6 +72,7 @@ class ProcessParts:
                 max_connections=within_file_limit(MAX_CONNECTIONS, share=2),
                 max_connections_per_address=config.limits.connections_per_address,
                 backlog=config.limits.backlog,
+                max_output_bytes=config.limits.output_total_bytes,
                 max_drain_s=float(config.limits.drain_s),
             ),
             access=ProcessAccess(config, run_blocking),

@@ -77,6 +77,9 @@ class FakeConnection:
         else:
             self.nursery.start_soon(function, *args)
 
+    def spawn_alone(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
+        self.spawn(function, *args)
+
     def run_spawned(self) -> None:
         """Run the tasks that were spawned without a nursery, one after the other."""
         while self.spawned:

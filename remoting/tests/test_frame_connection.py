@@ -13,9 +13,9 @@ from remoting.connection import MAX_REMARK_CHARS, encode_failure
 from remoting.connection_state import StateSlot
 from remoting.declare import REQUESTS, Header, Request
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
-from remoting.frame_connection import FrameConnection
+from remoting.frame_connection import CROWDED_WATERMARK_BYTES, FrameConnection
 from remoting.limits import ConnectionLimits
-from remoting.tests.virtual import LONG_TURN_S, Bench, Kernel, frame, settle, virtual
+from remoting.tests.virtual import LONG_TURN_S, Bench, Kernel, counting_turns, frame, settle, virtual
 
 ECHO, LATER, FAIL, REFUSE, BIG, TASK, CLOSE = range(1, 8)
 
@@ -614,6 +614,70 @@ async def test_a_peer_that_never_reads_is_closed_at_the_limit():
 
 
 @virtual
+async def test_two_hundred_peers_that_never_read_hold_little_together(monkeypatch):
+    """Each of them held 4 MB and more, up to the limit of a single peer."""
+    monkeypatch.setattr(FrameConnection, "unread_bytes", 0)
+    answer_bytes, requests = 10_000, 100
+
+    def big(connection, command):
+        return encode_response(command.opaque, 0, None, bytes(answer_bytes))
+
+    async with trio.open_nursery() as nursery:
+        limits = small(crowded_output_bytes=1_000_000)
+        benches = [Bench(nursery, {BIG: big}, limits, room=0) for _ in range(200)]
+        reader = Bench(nursery, {BIG: big}, limits)
+        for bench in benches:
+            await bench.feed(b"".join(frame(BIG, opaque) for opaque in range(requests)))
+        unread = sum(bench.connection.output_bytes for bench in benches)
+        assert unread == FrameConnection.unread_bytes
+        assert 1_000_000 < unread < 1_000_000 + 200 * (CROWDED_WATERMARK_BYTES + 2 * answer_bytes)
+        assert not any(bench.connection.closed for bench in benches)
+        answers = await reader.feed(b"".join(frame(BIG, opaque) for opaque in range(requests)))
+        assert len(answers) == requests, "whoever reads is served"
+        for bench in benches:
+            bench.kernel.take()
+        await settle()
+        assert FrameConnection.unread_bytes == 0
+        assert [answer.opaque for answer in benches[7].kernel.commands()] == list(range(requests))
+        nursery.cancel_scope.cancel()
+
+
+@virtual
+async def test_unread_answers_of_a_closed_peer_are_no_longer_counted(monkeypatch):
+    monkeypatch.setattr(FrameConnection, "unread_bytes", 0)
+    async with trio.open_nursery() as nursery:
+        benches = [Bench(nursery, HANDLERS, room=0) for _ in range(2)]
+        for bench in benches:
+            bench.connection.write(bytes(1200))
+        await settle()
+        assert FrameConnection.unread_bytes == 2400
+        benches[0].connection.close("gone")
+        assert FrameConnection.unread_bytes == 1200
+        benches[1].kernel.fail = OSError("reset")
+        benches[1].kernel.take()
+        await settle()
+        assert FrameConnection.unread_bytes == 0
+        nursery.cancel_scope.cancel()
+
+
+@virtual
+async def test_buffered_answers_leave_in_turns():
+    """Two hundred peers that begin to read at once took a second of copying in one pass."""
+    async with trio.open_nursery() as nursery:
+        bench = Bench(nursery, HANDLERS, room=0)
+        for _ in range(40):
+            bench.connection.write(bytes(100_000))
+        bench.connection.write(bytes(1_000_000))
+        await settle()
+        async with counting_turns() as turns:
+            bench.kernel.take()
+            await bench.connection.drain()
+        assert len(bench.kernel.sent) == 5_000_000
+        assert turns.count > 10
+        nursery.cancel_scope.cancel()
+
+
+@virtual
 async def test_tasks_count_up_to_the_limit_and_then_the_server_is_busy():
     release = trio.Event()
     batches = []
@@ -734,3 +798,69 @@ def test_a_failure_names_no_file_of_this_machine():
     answer = encode_failure(Command(10, 7, 0), error)
     assert b"FileNotFoundError: No such file or directory" in answer
     assert b"secret" not in answer
+
+
+@virtual
+async def test_a_long_request_holds_up_the_later_ones_of_its_peer_and_no_others():
+    release, handled = trio.Event(), []
+
+    async def work(connection, command):
+        await release.wait()
+        connection.write(encode_response(command.opaque, 0, None))
+
+    def long(connection, command):
+        connection.spawn_alone(work, connection, command)
+
+    def note(connection, command):
+        handled.append(command.opaque)
+        return encode_response(command.opaque, 0, None)
+
+    handlers = {TASK: long, ECHO: note}
+    async with trio.open_nursery() as nursery:
+        bench, other = Bench(nursery, handlers), Bench(nursery, handlers)
+        answers = await bench.feed(frame(ECHO, 1) + frame(TASK, 2, body=bytes(1000)) + frame(ECHO, 3))
+        bench.kernel.arrive(frame(ECHO, 4))
+        await settle()
+        assert [answer.opaque for answer in answers] == [1]
+        assert bench.connection.input_bytes > 1000, "its body is held, and counts"
+        assert len(await other.feed(frame(ECHO, 9))) == 1
+        release.set()
+        await settle()
+        assert [answer.opaque for answer in bench.kernel.commands()] == [1, 2, 3, 4]
+        assert handled == [1, 9, 3, 4]
+        assert bench.connection.input_bytes == 0
+        nursery.cancel_scope.cancel()
+
+
+@virtual
+async def test_a_long_request_beyond_the_limit_is_refused_and_holds_up_nobody():
+    def long(connection, command):
+        connection.spawn_alone(trio.sleep_forever)
+
+    async with trio.open_nursery() as nursery:
+        bench = Bench(nursery, {TASK: long, ECHO: echo}, small(max_outstanding_requests=0))
+        answers = await bench.feed(frame(TASK, 1) + frame(ECHO, 2))
+        assert [(answer.opaque, answer.code) for answer in answers] == [(1, 2), (2, 0)]
+        nursery.cancel_scope.cancel()
+
+
+@virtual
+async def test_a_long_request_ends_with_its_connection():
+    ended = []
+
+    async def work():
+        try:
+            await trio.sleep_forever()
+        finally:
+            ended.append(True)
+
+    def long(connection, command):
+        connection.spawn_alone(work)
+
+    async with trio.open_nursery() as nursery:
+        bench = Bench(nursery, {TASK: long})
+        await bench.feed(frame(TASK, 1))
+        bench.connection.close("gone")
+        await settle()
+        assert ended
+        nursery.cancel_scope.cancel()

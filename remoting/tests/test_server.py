@@ -379,6 +379,24 @@ async def test_large_unfinished_frames_are_shed_as_they_grow(caplog):
 
 
 @virtual
+async def test_unread_answers_are_shed_as_they_grow(caplog):
+    server = RemotingServer(HANDLERS, server_limits=ServerLimits(max_output_bytes=2_000_000))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server.serve, [])
+        kernels = await opened(nursery, server, 8)
+        start = trio.current_time()
+        for kernel in kernels:
+            kernel.room = 0
+            kernel.arrive(frame(ECHO, 1, body=bytes(300_000)))
+            await settle()
+        # at once, not at the next turn of the clock
+        assert trio.current_time() == start
+        assert sum(not kernel.closed for kernel in kernels) == 6
+        assert {record.what for record in caplog.records} == {"unread answers"}
+        nursery.cancel_scope.cancel()
+
+
+@virtual
 async def test_drain_lets_running_requests_finish_and_does_not_wait_for_more():
     async def work(connection, command):
         await trio.sleep(command.opaque)

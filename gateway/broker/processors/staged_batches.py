@@ -27,6 +27,7 @@ from codec.topics import (
 )
 from gateway.broker.broker import Broker
 from gateway.broker.messages.message_writer import store_refusal
+from gateway.broker.processors.turns import end_turn
 from gateway.broker.requests.send_handler import MAX_BATCH_TOPIC_LENGTH
 from gateway.broker.requests.staged_batches import UNIQUE_KEY, BatchIncomplete, StagedBatches
 from gateway.broker.topics.name_validation import closed_topic_refusal
@@ -45,6 +46,8 @@ from storage.staged_files import StagedPart
 
 handlers: HandlerTable[Broker] = HandlerTable()
 
+MESSAGES_PER_SLICE: Final = 512
+"""Staged messages that are checked in one turn, which takes about 5 ms."""
 _NAME: Final = re.compile(r"[A-Za-z0-9-]{1,64}")
 _DELIVERED_LATER: Final = tuple(
     name.encode()
@@ -68,7 +71,7 @@ async def stage_messages(broker: Broker, request: StageMessages, call: Call) -> 
     if request.batch <= published:
         return StagingStateReply(published=published)
     _check_topic(broker, request)
-    _check_messages(broker, request)
+    await _check_messages(broker, request)
     view = broker.hosts.view_of(call.connection)
     piece = StagedPart(
         request.topic,
@@ -137,21 +140,25 @@ def _check_topic(broker: Broker, request: StageMessages) -> None:
         raise RequestError(ResponseCode.INVALID_PARAMETER, "batches and pieces are counted from 0")
 
 
-def _check_messages(broker: Broker, request: StageMessages) -> None:
+async def _check_messages(broker: Broker, request: StageMessages) -> None:
     max_bytes = broker.config.store.max_message_size_bytes
     if not request.body or len(request.body) > max_bytes:
         raise store_refusal(MessageIllegal("too large, or nothing"), max_bytes)
     try:
-        entries = list(split_batch(request.body))
+        for number, (_, body, properties) in enumerate(split_batch(request.body)):
+            await end_turn(number, MESSAGES_PER_SLICE)
+            _check_message(broker, body, properties)
     except MessageFormatError as error:
         raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
-    for _, body, properties in entries:
-        if not body or find_property(properties, UNIQUE_KEY) is None:
-            raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "a staged message needs a body and a unique key")
-        if any(find_property(properties, name) is not None for name in _DELIVERED_LATER):
-            remark = "a staged message can be neither delayed nor transactional"
-            raise RequestError(ResponseCode.MESSAGE_ILLEGAL, remark)
-        _check_properties(broker, properties)
+
+
+def _check_message(broker: Broker, body: bytes, properties: bytes) -> None:
+    if not body or find_property(properties, UNIQUE_KEY) is None:
+        raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "a staged message needs a body and a unique key")
+    if any(find_property(properties, name) is not None for name in _DELIVERED_LATER):
+        remark = "a staged message can be neither delayed nor transactional"
+        raise RequestError(ResponseCode.MESSAGE_ILLEGAL, remark)
+    _check_properties(broker, properties)
 
 
 def _check_properties(broker: Broker, properties: bytes) -> None:

@@ -30,10 +30,11 @@ from codec.message import split_messages, stored_properties
 from codec.properties import UNIQ_CLIENT_MESSAGE_ID_KEYIDX, find_property
 from gateway.broker.messages.damaged_records import RecordKind, RecordLocation
 from gateway.broker.messages.message_services import MessageServices
-from gateway.broker.requests.send_handler import SendHandler
+from gateway.broker.requests.send_handler import MAX_TURN_MESSAGES, SendHandler
 from gateway.broker.statistics.stored_counts import MessageType
 from gateway.broker.topics.topic_table import TopicTable
 from gateway.runtime.run_blocking import RunBlocking
+from storage.append import check_batch_in_slices
 from storage.errors import MessageIllegal, StoreError, StoreFull
 from storage.queue_read import ReadStatus
 from storage.staged_files import PublishedMark, PublishIntent, StagedFiles, StagedPart
@@ -205,7 +206,7 @@ class StagedBatches:
         for stage, number in _part_numbers(intent):
             data = await self._read_part(writer, intent.batch, stage, number)
             if data is not None:
-                appended += self._append_part(StagedPart.decode(data), present_keys)
+                appended += await self._append_part(StagedPart.decode(data), present_keys)
             await trio.lowlevel.checkpoint()
         await self._run_in_thread(self._store.flush)
         mark = PublishedMark(intent.batch, intent.stream)
@@ -216,7 +217,7 @@ class StagedBatches:
         )
         return appended
 
-    def _append_part(self, part: StagedPart, present_keys: frozenset[bytes]) -> int:
+    async def _append_part(self, part: StagedPart, present_keys: frozenset[bytes]) -> int:
         """Append the messages of a part that are not in the store yet.
 
         None is appended when the topic was deleted, or when the store can never hold them. Raises StoreFull.
@@ -224,26 +225,44 @@ class StagedBatches:
         if self._topics.get(part.topic) is None:
             return 0
         try:
-            return self._append_missing(part, present_keys)
+            return await self._append_missing(part, present_keys)
         except (MessageIllegal, MessageFormatError) as error:
             # The batch has an intent, so it must be completed.
             location = RecordLocation(part.topic, part.queue_id, -1, -1)
             self._damaged.skip(RecordKind.STAGED_PART, location, error)
             return 0
 
-    def _append_missing(self, part: StagedPart, present_keys: frozenset[bytes]) -> int:
-        if self._store.disk_full:
-            raise StoreFull("nearly full")
+    async def _append_missing(self, part: StagedPart, present_keys: frozenset[bytes]) -> int:
+        """Append the missing messages of a part in slices, between which other tasks run."""
         body = part.body
         if present_keys:
-            missing_entries = [
-                entry
-                for entry in split_batch(body)
-                if find_property(entry[2], UNIQUE_KEY) not in present_keys
-            ]
+            missing_entries = []
+            for number, entry in enumerate(split_batch(body)):
+                if find_property(entry[2], UNIQUE_KEY) not in present_keys:
+                    missing_entries.append(entry)
+                if number % MAX_TURN_MESSAGES == MAX_TURN_MESSAGES - 1:
+                    await trio.lowlevel.checkpoint()
             body = encode_batch(missing_entries)
         if not body:
             return 0
+        slices: list[tuple[int, int]] = []
+        suffix, max_bytes = self._send_handler.own_properties_bytes, self._store.config.max_message_bytes
+        for bounds in check_batch_in_slices(body, suffix, max_bytes, MAX_TURN_MESSAGES):
+            if slices:
+                await trio.lowlevel.checkpoint()
+            slices.append(bounds)
+        appended = 0
+        for start, end in slices:
+            if start:
+                await trio.lowlevel.checkpoint()
+            if self._topics.get(part.topic) is None:
+                break  # deleted meanwhile
+            if self._store.disk_full:
+                raise StoreFull("nearly full")
+            appended += self._append_slice(part, body[start:end])
+        return appended
+
+    def _append_slice(self, part: StagedPart, body: bytes) -> int:
         _, places, _ = self._store.append_batch(
             part.topic,
             part.queue_id,

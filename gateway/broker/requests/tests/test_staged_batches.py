@@ -15,6 +15,7 @@ from gateway.tests.broker_fakes import FakeClock, FakeConnection
 from gateway.tests.broker_world import World, answer_of
 from remoting.errors import RequestError
 from remoting.requests.staging import GetStagingState, PublishStaged, StageMessages, StagePieces, StagesBody
+from remoting.tests.longest_turn import short_turns
 from storage.append import NewMessage
 from storage.errors import StoreFull
 from storage.files import MemoryFiles
@@ -497,3 +498,34 @@ def test_an_unreadable_intent_of_one_writer_keeps_no_other_waiting():
     assert publish(world, ("s", 1), writer="b") == 1
     with pytest.raises(RequestError, match="cannot be parsed"):
         publish(world, ("s", 1), writer="a")
+
+
+def test_a_part_with_tens_of_thousands_of_messages_gives_others_their_turns():
+    world = World(staged_publish=True)
+    world.topic("t", 1)
+    body = encode_batch([entry(number) for number in range(40_000)])
+
+    async def ask(request):
+        while not world.connection.written:
+            await trio.lowlevel.checkpoint()
+        return request.read_reply(answer_of(world.connection.written.pop()))
+
+    async def main():
+        async with trio.open_nursery() as nursery:
+            world.connection.nursery = nursery
+            stage = StageMessages(
+                writer="w", batch=0, stage="s", number=0, topic="t", queue_id=0, sys_flag=0, born_timestamp=1
+            )
+            stage.body = body
+            stages = StagesBody(stages=[StagePieces(name="s", pieces=1)])
+            publish = PublishStaged(writer="w", batch=0, stream=False, data=stages)
+            replies = []
+            with short_turns():
+                for request in (stage, publish):
+                    world.handlers[request.code](world.connection, request.to_command(7))
+                    replies.append(await ask(request))
+            assert replies[1].messages == 40_000
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    assert world.broker.store.max_offset("t", 0) == 40_000
