@@ -36,8 +36,6 @@ pytestmark = pytest.mark.both_servers
 
 THEIRS = {"brokerName": "broker-t", "brokerClusterName": "TargetCluster"}
 MORE = """
-[listen]
-vip = true
 [mirroring]
 order_ms = 1000
 hold_ms = 20000
@@ -245,7 +243,7 @@ def try_switch_mode(gateway: ShadowProcess, topic: str, mode: str) -> bool:
 
 
 def test_clients_of_the_vip_port(clusters: Clusters) -> None:
-    """Clients of the VIP channel connect to the port two below the one in routes."""
+    """Clients of the VIP channel connect to the port two below the one in routes, which is open by default."""
     with clusters.java.producer("vip", vipChannelEnabled=True) as producer:
         producer.send_numbered("vip-sends", 10)
     clusters.same("vip-sends", 10)

@@ -75,7 +75,6 @@ class ShadowEndpoint(ServesOnPorts):
             "listen.namesrv_port": str(self.namesrv_port),
             "listen.broker_port": "0",
             "listen.ports": ports,
-            "listen.vip": "true",
             "console.port": "0",
         }
         command = [sys.executable, "-m", "gateway.commands.cli", "shadow"]

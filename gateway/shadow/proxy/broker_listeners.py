@@ -49,7 +49,10 @@ log = logging.getLogger(__name__)
 PORT_STEP: Final = 10
 """Distance between two brokers' ports: each also has a VIP port below and an HA port above."""
 VIP_PORT_OFFSET: Final = 2
-"""A broker's VIP port, which some clients use, is this much below its port."""
+"""A broker's VIP port, which some clients use, is this much below its port.
+
+Its clients are connected to the broker's main port, which was checked: an official broker answers the same there.
+"""
 MIN_BACKOFF_S: Final = 1.0
 MAX_BACKOFF_S: Final = 30.0
 REFUSED_S: Final = 300.0
@@ -78,8 +81,8 @@ class CheckedAddresses(Protocol):
         """Return the numeric address of a broker that was checked."""
 
 
-StartListener = Callable[[UpstreamAddress, list[socket.socket], int], RunningListener]
-"""Starts to serve an upstream on listening sockets. The number is added to the upstream's port when dialing it."""
+StartListener = Callable[[UpstreamAddress, list[socket.socket]], RunningListener]
+"""Starts to serve an upstream on listening sockets."""
 Listen = Callable[[str, int], list[socket.socket]]
 
 
@@ -443,7 +446,7 @@ class BrokerListeners:
         log.info("listening for a broker", extra=extra)
         # From now on the listener owns the sockets, and closes them.
         sockets, broker_port.sockets = broker_port.sockets, []
-        broker_port.listeners.append(self._start_listener(broker_port.upstream, sockets, 0))
+        broker_port.listeners.append(self._start_listener(broker_port.upstream, sockets))
         if self._settings.vip:
             self._open_vip_port(broker_port)
 
@@ -469,9 +472,7 @@ class BrokerListeners:
         except (OSError, OverflowError) as error:
             log.warning("cannot open a VIP port", extra={"port": port, "reason": str(error)})
         else:
-            broker_port.listeners.append(
-                self._start_listener(broker_port.upstream, sockets, -VIP_PORT_OFFSET)
-            )
+            broker_port.listeners.append(self._start_listener(broker_port.upstream, sockets))
 
     def _note_store_host(self, address: str) -> None:
         """Note the numeric address of a broker that registered a name, because message ids contain it."""

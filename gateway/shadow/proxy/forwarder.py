@@ -7,7 +7,6 @@ from typing import Final
 
 import trio
 
-from codec.hosts import format_host
 from gateway.runtime.metrics import Metric
 from gateway.runtime.process import ListenError
 from gateway.runtime.state_file import absolute_path
@@ -197,14 +196,11 @@ class Forwarder:
         raise OSError("no answer in time")
 
     def _start_broker_listener(
-        self, upstream: UpstreamAddress, sockets: list[socket.socket], port_offset: int
+        self, upstream: UpstreamAddress, sockets: list[socket.socket]
     ) -> ClientListener:
-        host, port = split_address(upstream.address)
-        addresses = [upstream.address]
-        if port_offset and port + port_offset > 0:
-            # Clients of the VIP port reach the broker's VIP port if it has one, and else its main port.
-            addresses.insert(0, format_host((host, port + port_offset)))
-        return self._start_listener(upstream, sockets, addresses, self._broker_check.dial, self._dial_target)
+        return self._start_listener(
+            upstream, sockets, [upstream.address], self._broker_check.dial, self._dial_target
+        )
 
     def _start_listener(
         self,
@@ -241,7 +237,7 @@ class Forwarder:
         await self._memory.sweep(self.listeners)
 
     def metrics(self) -> Iterator[Metric]:
-        """Yield counters, open connections and buffered bytes by listener; the bytes are as of the last sweep."""
+        """Yield counters, open connections and buffered bytes by upstream; the bytes are as of the last sweep."""
         yield from self._memory.metrics()
         yield from self.broker_listeners.metrics()
         yield Metric(
@@ -249,27 +245,38 @@ class Forwarder:
             self._connections.refused_total,
             "Client connections closed because there were too many.",
         )
+        listeners_by_upstream: dict[str, list[ClientListener]] = {}
         for listener in self.listeners:
-            upstream = listener.context.upstream
-            labels = {"broker": upstream.broker or "namesrv", "upstream": listener.addresses[0]}
-            yield from listener.context.counters.metrics(labels)
-            yield Metric("forward_connections", listener.session_count, "Clients connected.", "gauge", labels)
-            yield Metric(
-                "forward_buffered_bytes", listener.buffered_bytes, "Bytes buffered for them.", "gauge", labels
-            )
-            yield Metric(
-                "forward_unfinished_bytes",
-                listener.unfinished_bytes,
-                "Bytes of unfinished frames among them.",
-                "gauge",
-                labels,
-            )
+            # A broker has a listener for its VIP port as well: they count together.
+            listeners_by_upstream.setdefault(listener.addresses[0], []).append(listener)
+        for address, listeners in listeners_by_upstream.items():
+            yield from _upstream_metrics(address, listeners)
 
     async def stop(self) -> None:
         """Stop accepting clients, let answers arrive, and end all sessions."""
         async with trio.open_nursery() as nursery:
             for listener in list(self.listeners):
                 nursery.start_soon(listener.stop)
+
+
+def _upstream_metrics(address: str, listeners: Sequence[ClientListener]) -> Iterator[Metric]:
+    labels = {"broker": listeners[0].context.upstream.broker or "namesrv", "upstream": address}
+    counters = ListenerCounters.sum_of(listener.context.counters for listener in listeners)
+    yield from counters.metrics(labels)
+    for name, value, meaning in (
+        ("connections", sum(listener.session_count for listener in listeners), "Clients connected."),
+        (
+            "buffered_bytes",
+            sum(listener.buffered_bytes for listener in listeners),
+            "Bytes buffered for them.",
+        ),
+        (
+            "unfinished_bytes",
+            sum(listener.unfinished_bytes for listener in listeners),
+            "Bytes of unfinished frames among them.",
+        ),
+    ):
+        yield Metric(f"forward_{name}", value, meaning, "gauge", labels)
 
 
 async def _resolve_host(host: str, port: int) -> frozenset[str]:

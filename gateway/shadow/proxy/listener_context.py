@@ -1,9 +1,9 @@
 """Everything that the sessions of one listener share: upstream, settings, counters, and the way to the target."""
 
 import math
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import astuple, dataclass, field
+from typing import NamedTuple, Self
 
 from gateway.runtime.metrics import Metric, counter_metrics
 from gateway.shadow.clusters.cluster import CLUSTER_ERRORS, Cluster
@@ -43,6 +43,12 @@ class ListenerCounters:
     bad_frames: int = 0
     directed: int = 0
     target_unreachable: int = 0
+
+    @classmethod
+    def sum_of(cls, parts: Iterable[Self]) -> Self:
+        """Return the sums of the counters of several listeners."""
+        counts = zip(*(astuple(part) for part in parts), strict=True)
+        return cls(*map(sum, counts))
 
     def metrics(self, labels: dict[str, str]) -> Iterator[Metric]:
         """Yield a metric per counter, with these labels."""

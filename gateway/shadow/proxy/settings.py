@@ -38,9 +38,10 @@ class ListenSettings:
         "restart. Empty keeps them in memory only, and a restart assigns them anew.",
     )
     vip: bool = setting(
-        False,
+        True,
         "Also listen on each broker's port minus 2, for clients with vipChannelEnabled. Those of com.alibaba.rocketmq "
-        "3.x have it on by default and cannot send without this port.",
+        "3.x have it on by default and cannot send without this port. Its clients are connected to the broker's main "
+        "port.",
     )
     refresh_s: float = setting(5.0, "Seconds between look-ups of the primary's brokers.", low=0.05, high=3600)
     broker_addresses: int = setting(

@@ -16,10 +16,10 @@ def file(tmp_path):
 
 
 def test_set_overrides_the_file(file):
-    config = load_config(file, ["listen.namesrv_port=0", "listen.advertise=gw.example", "listen.vip=true"])
+    config = load_config(file, ["listen.namesrv_port=0", "listen.advertise=gw.example", "listen.vip=false"])
     assert config.primary.namesrv == ["10.0.0.1:9876"]
     assert (config.listen.broker_port, config.listen.namesrv_port) == (20911, 0)
-    assert (config.listen.advertise, config.listen.vip) == ("gw.example", True)
+    assert (config.listen.advertise, config.listen.vip) == ("gw.example", False)
 
 
 def test_no_file_is_needed():

@@ -55,8 +55,8 @@ class FakeSocket:
 class FakeListener:
     """A started listener; the test sets the number of its sessions."""
 
-    def __init__(self, upstream, sockets, port_offset):
-        self.upstream, self.sockets, self.port_offset = upstream, sockets, port_offset
+    def __init__(self, upstream, sockets):
+        self.upstream, self.sockets = upstream, sockets
         self.session_count = 0
         self.accepting = True
 
@@ -95,7 +95,7 @@ class ListenersBench:
         self.running = {}
         self.checks = FakeChecks()
         self._free = 50_000
-        given = ListenSettings(**settings)
+        given = ListenSettings(**{"vip": False, **settings})
         kept = files and ListenerPorts(files, "ports", given.broker_port, inline)
         self.listeners = BrokerListeners(
             brokers, given, self._start_listener, self.checks, self._listen, kept
@@ -110,9 +110,9 @@ class ListenersBench:
         self.taken.add(port)
         return [FakeSocket(port, self.taken)]
 
-    def _start_listener(self, upstream, sockets, port_offset):
-        listener = FakeListener(upstream, sockets, port_offset)
-        self.started.append((upstream, sockets[0].port, port_offset))
+    def _start_listener(self, upstream, sockets):
+        listener = FakeListener(upstream, sockets)
+        self.started.append((upstream, sockets[0].port))
         self.running[upstream.address] = listener
         return listener
 
@@ -138,7 +138,7 @@ class ListenersBench:
 async def test_ports_are_assigned_by_broker_name_and_id_and_stay():
     bench = ListenersBench(FakeCluster(b={0: C}, a={1: B, 0: A}))
     assert await bench.look_up() == {A: 10911, B: 10921, C: 10931}
-    assert [upstream.broker for upstream, _, _ in bench.started] == ["a", "a", "b"]
+    assert [upstream.broker for upstream, _ in bench.started] == ["a", "a", "b"]
     # The master of a is gone, its slave took over; a new broker came.
     assert await bench.look_up(a={0: B}, b={0: C}, c={0: "10.1.0.4:1"}) == {
         A: 10911, B: 10921, C: 10931, "10.1.0.4:1": 10941,
@@ -206,8 +206,8 @@ async def test_an_address_whose_listener_cannot_be_opened(caplog):
 async def test_vip_ports():
     bench = ListenersBench(FakeCluster(a={0: A, 1: B}), taken=[10919], vip=True)
     await bench.look_up()
-    assert [(upstream.address, port, port_offset) for upstream, port, port_offset in bench.started] == [
-        (A, 10911, 0), (A, 10909, -2), (B, 10921, 0),
+    assert [(upstream.address, port) for upstream, port in bench.started] == [
+        (A, 10911), (A, 10909), (B, 10921),
     ]  # fmt: skip
 
 
@@ -216,7 +216,7 @@ async def test_a_vip_port_is_not_the_port_of_another_address():
     cluster = FakeCluster(a={0: A, 1: B})
     bench = ListenersBench(cluster, ports={A: 20_913, B: 20_911}, vip=True)
     assert await bench.look_up() == {A: 20_913, B: 20_911}
-    assert [port for _, port, _ in bench.started] == [20_913, 20_911, 20_909]
+    assert [port for _, port in bench.started] == [20_913, 20_911, 20_909]
     bench = ListenersBench(cluster, ports={A: 20_913, C: 20_911}, vip=True)
     await bench.look_up()
     assert await bench.look_up(a={0: A, 1: B}, c={0: C}) == {A: 20_913, B: 10_911, C: 20_911}
@@ -249,7 +249,7 @@ async def test_an_address_in_an_answer_gets_a_listener_at_once_and_its_name_soon
         view = bench.listeners.book.view_for(("10.0.0.9", 1))
         assert view.translate_address(B) == "10.0.0.9:10921"
         await settle()
-        assert [upstream.broker for upstream, _, _ in bench.started] == ["a", "b"]
+        assert [upstream.broker for upstream, _ in bench.started] == ["a", "b"]
         nursery.cancel_scope.cancel()
 
 
@@ -285,10 +285,10 @@ async def test_a_slow_broker_delays_no_other_and_is_served_when_it_answers():
     bench.checks.waiting[A] = trio.Event()
     async with running(bench):
         assert bench.translate(A) == "10.0.0.9:10911", "its clients connect, and wait"
-        assert [upstream.address for upstream, _, _ in bench.started] == [B]
+        assert [upstream.address for upstream, _ in bench.started] == [B]
         bench.checks.waiting[A].set()
         await settle()
-        assert [upstream.address for upstream, _, _ in bench.started] == [B, A]
+        assert [upstream.address for upstream, _ in bench.started] == [B, A]
 
 
 @virtual
@@ -296,7 +296,7 @@ async def test_an_address_that_is_no_broker_listens_nowhere():
     bench = ListenersBench(FakeCluster(a={0: A}, b={0: B}))
     bench.checks.problems[A] = OSError("this is redis")
     async with running(bench):
-        assert [upstream.address for upstream, _, _ in bench.started] == [B]
+        assert [upstream.address for upstream, _ in bench.started] == [B]
         assert bench.taken == {10921}
         assert bench.translate(A) == "10.0.0.9:10911", "a port that refuses, as a dead broker's does"
         await trio.sleep(60)
@@ -331,7 +331,7 @@ async def test_hundreds_of_made_up_brokers(caplog):
             if bench.started:
                 break
             await trio.sleep(5)
-        assert [upstream.broker for upstream, _, _ in bench.started] == ["real"]
+        assert [upstream.broker for upstream, _ in bench.started] == ["real"]
         assert len(bench.listeners.ports) <= 100
         assert len(bench.taken) <= 100
         bench.brokers.next = {"real": {0: A}}

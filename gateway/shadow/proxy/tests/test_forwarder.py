@@ -2,6 +2,7 @@
 
 import logging
 import socket
+from collections import Counter
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from functools import partial
 
@@ -124,6 +125,40 @@ async def ask_over(client):
         return None
 
 
+def free_port_with_vip_port():
+    """Return a free port whose VIP port is free as well."""
+    while True:
+        with ExitStack() as stack, suppress(OSError):
+            (listener,) = open_listeners("127.0.0.1", 0)
+            stack.enter_context(listener)
+            port = listener.getsockname()[1]
+            stack.enter_context(open_listeners("127.0.0.1", port - 2)[0])
+            return port
+
+
+def test_clients_of_the_vip_channel_reach_the_checked_port_of_the_broker(reactor):
+    async def main():
+        async with trio.open_nursery() as nursery:
+            primary = FakePrimary(nursery)
+            broker = primary.broker(7)
+            primary.brokers = {"a": [broker.address]}
+            port = free_port_with_vip_port()
+            async with running(primary, reactor, ports={broker.address: port}) as forwarder:
+                assert await fetch_route(forwarder) == {"a": [f"127.0.0.1:{port}"]}
+                assert [await ask_max_offset(f"127.0.0.1:{number}") for number in (port, port - 2)] == [7, 7]
+                addresses = [
+                    listener.addresses for listener in forwarder.listeners if listener.context.upstream.broker
+                ]
+                assert addresses == [(broker.address,)] * 2, "two below is a port that nobody has checked"
+                names = Counter((each.name, tuple(each.labels.items())) for each in forwarder.metrics())
+                assert max(names.values()) == 1, "a broker's listeners count together"
+                requests = [each for each in forwarder.metrics() if each.name == "forward_requests_total"]
+                assert {each.labels["broker"]: each.value for each in requests}["a"] == 2
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+
+
 def test_brokers_move_fail_over_and_appear(reactor, caplog):
     async def main():
         async with trio.open_nursery() as nursery:
@@ -169,7 +204,7 @@ def test_clients_reach_brokers_only(reactor):
             host, port = service.socket.getsockname()
             real = primary.broker(1)
             primary.brokers = {"a": [real.address], "ghost": [f"{host}:{port}", "169.254.169.254:80"]}
-            async with running(primary, reactor, refresh_s=3600.0) as forwarder:
+            async with running(primary, reactor, refresh_s=3600.0, vip=False) as forwarder:
                 seen = await fetch_route(forwarder)
                 assert await ask_max_offset(seen["a"][0]) == 1
                 assert "169.254.169.254:80" in seen["ghost"], "left to the client"
