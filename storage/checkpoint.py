@@ -71,6 +71,16 @@ class StoreCheckpoint:
             self.index_timestamp = end_ms
             _TIME.pack_into(self._file.buffer, _INDEX_TIME_AT, end_ms)
 
+    def lower(self, confirm_offset: int, time_ms: int) -> None:
+        """Block until the checkpoint covers nothing from a physical offset and a time on."""
+        self.confirm_offset = min(self.confirm_offset, confirm_offset)
+        self.log_timestamp = min(self.log_timestamp, time_ms)
+        self.queues_timestamp = min(self.queues_timestamp, time_ms)
+        self.index_timestamp = min(self.index_timestamp, time_ms)
+        self.index_flushed_until = min(self.index_flushed_until, time_ms)
+        _TIME.pack_into(self._file.buffer, _INDEX_TIME_AT, self.index_timestamp)
+        self.write()
+
     def write(self) -> None:
         """Block until the numbers are on the disk. They share one disk sector, so they change together."""
         buffer = self._file.buffer

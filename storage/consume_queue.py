@@ -289,7 +289,7 @@ class ConsumeQueue:
         Only recovery may call this, before it has found next_offset. Entries of messages below ``trusted_until`` are in
         the file, whatever follows them.
         """
-        self.next_offset = self._count_before(trusted_until)
+        self.next_offset = self.count_before(trusted_until)
         number = first = self.first_entry_from(start)
         while number < self.next_offset and self.read_entry(number)[0] < end:
             base = number - number % self.file_entries
@@ -300,7 +300,7 @@ class ConsumeQueue:
         self.next_offset = self.bases[-1] + self.file_entries
         return range(first, number)
 
-    def _count_before(self, physical_offset: int) -> int:
+    def count_before(self, physical_offset: int) -> int:
         """Return the number of the first entry that is empty or points to ``physical_offset`` or higher."""
         low, high = self.bases[0], self.bases[-1] + self.file_entries
         while low < high:

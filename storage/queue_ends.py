@@ -54,9 +54,14 @@ def write_queue_ends(
         files.delete(path)
 
 
+def queue_ends_path(root: str) -> str:
+    """Return the path of the file."""
+    return f"{root}/{FILE_NAME}"
+
+
 def delete_queue_ends(files: Files, root: str) -> None:
     """Forget the ends, because a queue will begin anew."""
-    files.delete(f"{root}/{FILE_NAME}")
+    files.delete(queue_ends_path(root))
 
 
 def read_queue_ends(files: Files, root: str, checkpoint_ms: int | None) -> QueueRanges:

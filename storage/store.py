@@ -38,6 +38,7 @@ from storage.clock import Clock, SystemClock
 from storage.commit_log import CommitLog
 from storage.config import LIVE_SETTINGS, StoreConfig
 from storage.consume_queue import ConsumeQueue
+from storage.cut import finish_cut, forget_cut
 from storage.deleted_topics import DeletedTopics
 from storage.dispatch import EntryDispatch
 from storage.errors import FlushFailed, OffsetGap, StoreError, StoreFull
@@ -107,6 +108,7 @@ class MessageStore:
         self._unlock_folder = files.lock(config.root + "/lock")
         try:
             forget_cached_files(config, files)
+            finish_cut(config, files)
             self._checkpoint = StoreCheckpoint(files, config.checkpoint_path)
         except BaseException:
             self._unlock_folder()
@@ -175,6 +177,7 @@ class MessageStore:
         # The checkpoint before the abort file, which says until then that the checkpoint's word on queues is not true.
         if crashed or recovery.rebuilt:
             self.write_checkpoint()
+        forget_cut(self.config, self.files)
         self._mark_open()
         data = {"root": self.config.root, "end": self.max_physical_offset, "queues": len(self._queues)}
         log.info("store opened", extra=data)

@@ -114,6 +114,15 @@ class TimerLog:
         buffer[at : at + _SIZE_BYTES] = packed[:_SIZE_BYTES]
         self.end = record.position + RECORD.size
 
+    def set_magic(self, position: int, magic: int) -> None:
+        """Replace the magic of a record, of which one byte changes. The next `flush` makes that durable."""
+        base = position // self.file_bytes * self.file_bytes
+        buffer = self._file(base).buffer
+        RECORD.pack_into(
+            buffer, position - base, RECORD.size, *self._unpack(position)._replace(magic=magic)[1:]
+        )
+        self._flushed = min(self._flushed, position)
+
     def _roll(self, base: int) -> int:
         """End the written file and return where the next begins."""
         following = base + self.file_bytes
