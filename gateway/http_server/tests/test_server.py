@@ -13,6 +13,7 @@ from gateway.http_server.http_connection import Page
 from gateway.http_server.server import Console
 from gateway.http_server.settings import ConsoleSettings, is_loopback
 from gateway.runtime.metrics import Distribution, LatencyHistogram, Metric, MetricRegistry
+from remoting.tests.longest_turn import short_turns
 from remoting.tests.virtual import counting_turns, virtual
 from toolkit.settings import SettingsError
 from toolkit.toml_tables import load_table
@@ -328,12 +329,15 @@ def test_slow_clients_hold_up_nobody_on_a_real_port():
         served = make_console(max_connections=2)
         async with trio.open_nursery() as nursery:
             host, port = await nursery.start(served.run)
-            slow = [await trio.open_tcp_stream(host, port) for _ in range(100)]
-            for stream in slow:
-                await stream.send_all(b"GET /healthz HTTP/1.1\r\n")
-            stream = await trio.open_tcp_stream(host, port)
-            await stream.send_all(build_request("GET", "/healthz"))
-            with trio.fail_after(4):  # less than request_timeout_s, after which the slow ones are gone anyway
+            slow = [await trio.open_tcp_stream(host, port) for _ in range(200)]
+            with (
+                short_turns(),
+                trio.fail_after(4),
+            ):  # less than request_timeout_s, after which the slow ones are gone
+                for stream in slow:
+                    await stream.send_all(b"GET /healthz HTTP/1.1\r\n")
+                stream = await trio.open_tcp_stream(host, port)
+                await stream.send_all(build_request("GET", "/healthz"))
                 assert (await stream.receive_some()).startswith(b"HTTP/1.1 200")
             for each in (*slow, stream):
                 await trio.aclose_forcefully(each)
