@@ -36,6 +36,7 @@ from gateway.broker.replication.parts import Replication
 from gateway.broker.requests.pull_handler import PullHandler
 from gateway.broker.requests.retry_rules import RetryRules
 from gateway.broker.requests.send_handler import SendHandler, UniqueKeyGenerator
+from gateway.broker.requests.slave_reads import SlaveReads
 from gateway.broker.requests.staged_batches import StagedBatches
 from gateway.broker.statistics.traffic_rates import TrafficRates
 from gateway.broker.statistics.traffic_stats import BrokerStats
@@ -224,7 +225,14 @@ def _connect_parts(
         transactions=transactions,
         transaction_checks=TransactionChecks(config, tables, services, writer, transactions.op_messages),
         send_handler=send_handler,
-        pull_handler=PullHandler(config, tables, services, flow_control.quotas, broadcasts),
+        pull_handler=PullHandler(
+            config,
+            tables,
+            services,
+            flow_control.quotas,
+            broadcasts,
+            SlaveReads(config, lambda: replication.follows_master),
+        ),
         pop=build_pop(config, tables, services, writer, flow_control.quotas, table_file),
         broadcasts=broadcasts,
         flow_control=flow_control,

@@ -1,12 +1,27 @@
 """The parts of replication that a broker has, by its role."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from gateway.broker.replication.in_sync import InSyncRule
 
 
+class MasterFollower(Protocol):
+    """The part of a slave that copies its master's log."""
+
+    @property
+    def is_copying(self) -> bool:
+        """True while the master is connected."""
+
+
 @dataclass(slots=True)
 class Replication:
-    """``in_sync`` is None unless the broker is a SYNC_MASTER."""
+    """``in_sync`` is None unless the broker is a SYNC_MASTER, ``follower`` unless it is a slave."""
 
     in_sync: InSyncRule | None = None
+    follower: MasterFollower | None = None
+
+    @property
+    def follows_master(self) -> bool:
+        """True at a slave that is connected to its master."""
+        return self.follower is not None and self.follower.is_copying

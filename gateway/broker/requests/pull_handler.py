@@ -1,6 +1,7 @@
 """PULL_MESSAGE and LITE_PULL_MESSAGE (codes 11, 361), answered with slices of the commit log.
 
-Pulls that find no message wait in `long_poll.py`.
+Pulls that find no message wait in `long_poll.py`. Which replica a consumer pulls from next, and what is different at a
+slave, is decided in `slave_reads.py`.
 Source: PullMessageProcessor and DefaultPullMessageResultHandler, 5.4.0.
 """
 
@@ -8,7 +9,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from codec.command import Command, encode_response
-from codec.constants import FAQ, MASTER_ID, ResponseCode
+from codec.constants import FAQ, ResponseCode
 from codec.topics import PERM_READ, may_always_pull
 from gateway.broker.consumers.broadcast_offsets import PROXY_FOR_BROADCAST, BroadcastOffsets
 from gateway.broker.consumers.broker_tables import BrokerTables
@@ -16,6 +17,7 @@ from gateway.broker.filters.filter_cache import subscription_refusal
 from gateway.broker.filters.message_filter import MessageFilter, is_tag_type
 from gateway.broker.limits.quotas import PULL, Quotas
 from gateway.broker.messages.message_services import MessageServices
+from gateway.broker.requests.slave_reads import SlaveReads
 from gateway.broker.topics.name_validation import check_may_commit
 from gateway.broker.waiting.waiting_requests import (
     ANSWERED,
@@ -36,8 +38,6 @@ from storage.queue_read import ReadResult, ReadStatus
 
 COMMIT_OFFSET, SUSPEND, SUBSCRIPTION, LITE_PULL = 0x1, 0x2, 0x4, 0x10
 LITE_PULL_MESSAGE: Final = 361
-# A group may choose another broker only where replicas can be read (slaveReadEnable); here there are none.
-SUGGESTED_BROKER: Final = str(MASTER_ID)
 DEFAULT_MAX_BYTES: Final = 256 * 1024
 NOT_FOUND: Final = ResponseCode.PULL_NOT_FOUND
 NO_MATCHED_MESSAGE: Final = ReadStatus.NO_MATCHED_MESSAGE
@@ -88,8 +88,10 @@ class PullHandler:
         services: MessageServices,
         quotas: Quotas,
         broadcasts: BroadcastOffsets,
+        slave_reads: SlaveReads,
     ) -> None:
         self._config = config
+        self._slave_reads = slave_reads
         self._topics = tables.topics
         self._groups = tables.groups
         self._offsets = tables.offsets
@@ -113,6 +115,8 @@ class PullHandler:
         return self._pull_or_wait(connection, command, may_wait=True)
 
     def _pull_or_wait(self, connection: Connection, command: Command, *, may_wait: bool) -> bytes | None:
+        if may_wait:
+            self._slave_reads.check_readable()
         pull = self._check_request(connection, command)
         if self._config.reject_pull_consumer_enable:
             self._refuse_pull_consumer(connection, pull.group)
@@ -133,7 +137,7 @@ class PullHandler:
                 check_may_commit(pull.group, pull.topic)
             self._offsets.commit_offset(pull.group, pull.topic, pull.queue_id, pull.commit_offset)
         # Only a pull at the queue's end waits. At its deadline it comes here again, with ``may_wait`` False.
-        code = _response_code(result.status, pull.offset)
+        code = self._response_code(result, pull.offset)
         if code == NOT_FOUND and may_wait and pull.sys_flag & SUSPEND and self._may_hold(command, pull):
             self._long_polls.hold_pull(
                 _HeldPull(self, connection, command, pull), (pull.topic, pull.queue_id), self._wait_ms(pull)
@@ -260,7 +264,8 @@ class PullHandler:
         if offset is None:
             return None
         low, high = self._store.min_offset(topic, queue_id), self._store.max_offset(topic, queue_id)
-        ext = _answer_fields(pull, offset, low, high)
+        broker_id = self._slave_reads.suggest_broker(pull.group_config)
+        ext = _answer_fields(pull, offset, low, high, broker_id)
         code = ResponseCode.PULL_OFFSET_MOVED
         return encode_response(command.opaque, code, ext, b"", "OFFSET_RESET")
 
@@ -280,7 +285,7 @@ class PullHandler:
         self._broadcasts.record_pull(member, group, topic, queue_id, position)
         if start < 0:
             return None
-        ext = _answer_fields(pull, start, 0, 0)
+        ext = _answer_fields(pull, start, 0, 0, self._slave_reads.suggest_broker(pull.group_config))
         return encode_response(command.opaque, ResponseCode.PULL_OFFSET_MOVED, ext, b"", "OFFSET_RESET")
 
     def _read_messages(self, pull: CheckedPull, offset: int) -> ReadResult:
@@ -333,7 +338,7 @@ class PullHandler:
             held.position = result.next_offset
             held.is_unfinished = result.next_offset < result.max_offset
             return None
-        code = _response_code(result.status, held.position)
+        code = self._response_code(result, held.position)
         if code == NOT_FOUND:
             return None
         self._offsets.record_pull(pull.group, pull.topic, pull.queue_id, result.next_offset)
@@ -349,8 +354,16 @@ class PullHandler:
 
     # -- answering --------------------------------------------------------------------------------------------------
 
+    def _response_code(self, result: ReadResult, offset: int) -> int:
+        if result.status in EMPTY_QUEUE:
+            code = ResponseCode.PULL_OFFSET_MOVED if offset else NOT_FOUND
+        else:
+            code = CODE_OF_STATUS[result.status]
+        return code if code == ResponseCode.SUCCESS else self._slave_reads.adjust_code(code, result, offset)
+
     def _encode_answer(self, command: Command, pull: CheckedPull, result: ReadResult, code: int) -> bytes:
-        ext = _answer_fields(pull, result.next_offset, result.min_offset, result.max_offset)
+        broker_id = self._slave_reads.suggest_broker(pull.group_config, is_behind=result.suggest_slave)
+        ext = _answer_fields(pull, result.next_offset, result.min_offset, result.max_offset, broker_id)
         body: bytes | memoryview = b""
         if code != ResponseCode.SUCCESS:
             self._stats.missed_pulls += 1
@@ -391,16 +404,12 @@ class _HeldPull(WaitingPull):
         self._handler.release_held(self)
 
 
-def _response_code(status: ReadStatus, offset: int) -> int:
-    if status in EMPTY_QUEUE:
-        return ResponseCode.PULL_OFFSET_MOVED if offset else NOT_FOUND
-    return CODE_OF_STATUS[status]
-
-
-def _answer_fields(pull: CheckedPull, next_offset: int, min_offset: int, max_offset: int) -> dict[str, str]:
+def _answer_fields(
+    pull: CheckedPull, next_offset: int, min_offset: int, max_offset: int, broker_id: int
+) -> dict[str, str]:
     group_config = pull.group_config
     return {
-        "suggestWhichBrokerId": SUGGESTED_BROKER,
+        "suggestWhichBrokerId": str(broker_id),
         "nextBeginOffset": str(next_offset),
         "minOffset": str(min_offset),
         "maxOffset": str(max_offset),
