@@ -15,16 +15,13 @@ BUSY, RETRY, NOT_FOUND, MOVED = 2, 20, 19, 21
 READABLE = {"slave_read_enable": True}
 
 
-class Follower:
-    """Stands for the part of a slave that copies its master's log."""
-
-    is_copying = True
-
-
 class World:
+    """A broker that has a master as long as ``has_master`` is True."""
+
     def __init__(self, node, client):
         self.broker, self.client = node.broker, client
-        self.follower = self.broker.replication.follower = Follower()
+        self.has_master = True
+        self.broker.pull_handler._slave_reads._follows_master = lambda: self.has_master
 
     def store(self, count):
         """Store messages as they come from the master."""
@@ -66,11 +63,18 @@ async def test_a_slave_serves_no_pull_while_it_follows_its_master(cluster):
 @simulated
 async def test_a_slave_serves_the_backlog_of_a_lost_master(cluster):
     world = await started(cluster)
-    world.follower.is_copying = False
+    world.has_master = False
     reply = await world.client.ask(pull())
     assert (bodies(reply), reply.suggest_which_broker_id) == ([b"0", b"1", b"2"], 2)
-    world.broker.replication.follower = None
-    assert await world.pull() == (0, 2, 3)
+
+
+@simulated
+async def test_a_slave_that_has_not_found_its_master_serves_pulls(cluster):
+    node = await cluster.add_broker(broker_id=2, replication=ReplicationSettings(broker_role="SLAVE"))
+    world = World(node, cluster.dial(node.address))
+    world.has_master = node.broker.replication.follows_master
+    node.broker.topics.create_for_send("orders", "TBW102", 4, 0)
+    assert await world.pull() == (NOT_FOUND, 2, 0)
 
 
 @simulated
@@ -88,7 +92,7 @@ async def test_a_readable_slave_sends_who_has_caught_up_to_the_master(cluster):
 async def test_a_readable_slave_corrects_offsets_where_it_is_allowed_to(cluster):
     world = await started(cluster, **READABLE, offset_check_in_slave=True)
     assert await world.pull(7) == (RETRY, 0, 3)
-    world.follower.is_copying = False
+    world.has_master = False
     assert await world.pull(7) == (MOVED, 2, 3)
     assert await world.pull(5, queue_id=1) == (MOVED, 2, 0)
 
@@ -106,7 +110,7 @@ async def test_a_slave_keeps_who_is_behind(cluster):
 @simulated
 async def test_without_a_master_a_pull_at_the_end_waits(cluster, settings):
     world = await started(cluster, **settings)
-    world.follower.is_copying = False
+    world.has_master = False
     answers = []
 
     async def ask(offset):
@@ -127,7 +131,7 @@ async def test_without_a_master_a_pull_at_the_end_waits(cluster, settings):
 @simulated
 async def test_a_waiting_pull_goes_to_the_master_that_has_come_back(cluster):
     world = await started(cluster, **READABLE)
-    world.follower.is_copying = False
+    world.has_master = False
     answers = []
 
     async def ask():
@@ -135,7 +139,7 @@ async def test_a_waiting_pull_goes_to_the_master_that_has_come_back(cluster):
 
     cluster.nursery.start_soon(ask)
     await trio.sleep(1)
-    world.follower.is_copying = True
+    world.has_master = True
     await trio.sleep(5)
     assert answers == [(RETRY, 0, 3)]
 
@@ -143,7 +147,7 @@ async def test_a_waiting_pull_goes_to_the_master_that_has_come_back(cluster):
 @simulated
 async def test_without_a_master_an_offset_before_the_beginning_is_moved(cluster):
     world = await started(cluster, count=0)
-    world.follower.is_copying = False
+    world.has_master = False
     world.broker.store.skip_offsets("orders", 0, 5)
     world.store(1)
     queue = world.broker.store._find_queue("orders", 0)
