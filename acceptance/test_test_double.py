@@ -8,12 +8,17 @@ import time
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
 
 from compat_tests.cases.conftest import has_queues, stock_client
+from compat_tests.clients.grpc_api import StockGrpcClient
+from compat_tests.clients.grpc_drivers import start_python_driver
 from compat_tests.clients.java_api import JavaClient
+from compat_tests.jars import Unavailable
+from compat_tests.plugin import skip_or_fail
 from compat_tests.server import eventually
 from tools.processes import Gateway
 
@@ -50,7 +55,8 @@ class Control:
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with Gateway(tmp_path_factory.mktemp("double"), "--memory", "--control", "0") as running:
+    flags = ("--memory", "--control", "0", "--grpc-port", "0")
+    with Gateway(tmp_path_factory.mktemp("double"), *flags) as running:
         yield running
 
 
@@ -143,3 +149,14 @@ def test_consumer_survives_half_answers_and_a_broker_that_goes(stock: JavaClient
         control.post("brokers/start")
         eventually(lambda: send(stock, "after"), 60)
         assert [each["body"] for each in consumer.received(3, 90)][-1] == "after"
+
+
+def test_a_grpc_client_of_the_same_servers(gateway: Gateway, control: Control) -> None:
+    assert control.get("addresses")["grpc"] == gateway.ready["grpc"]
+    try:
+        driver = start_python_driver("5.1.2")
+    except Unavailable as missing:
+        skip_or_fail(str(missing))
+    with closing(driver), StockGrpcClient(driver, gateway.ready["grpc"]).producer("orders") as producer:
+        producer.send({"topic": "orders", "body": "by gRPC"})
+    assert [each["body"] for each in control.wait_for("orders")] == ["by gRPC"]

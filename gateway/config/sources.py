@@ -370,11 +370,6 @@ def _check_grpc(role: Role, process: ProcessConfig) -> None:
             "grpcServerPort (--grpc-port) and brokerProcesses (--processes) exclude each other: gRPC is served in "
             "front of brokers of the same process. Leave one of them out"
         )
-    if process.control_port >= 0:
-        raise ConfigError(
-            "grpcServerPort (--grpc-port) and controlPort (--control) exclude each other: the servers for tests have "
-            "no gRPC port. Leave one of them out"
-        )
 
 
 def _unreachable_addresses(broker: BrokerConfig) -> Iterator[str]:

@@ -86,7 +86,10 @@ FAULT_OPTIONS: Final[Mapping[str, Schema]] = {
 ACTION: Final[Schema] = {"type": "string", "enum": [action.value for action in FaultAction]}
 FAULT: Final = record({"action": ACTION}, **FAULT_OPTIONS)
 ACTIVE_FAULT: Final = record({"id": WHOLE, "hits": WHOLE, "action": ACTION}, **FAULT_OPTIONS)
-ADDRESSES: Final = record({"namesrv": TEXT, "brokers": TEXTS})
+ADDRESSES: Final = record(
+    {"namesrv": TEXT, "brokers": TEXTS},
+    grpc={**TEXT, "description": "the port for 5.x clients, if --grpc-port opened one"},
+)
 TIMEOUT: Final[Schema] = {
     "type": "number",
     "minimum": 0,
@@ -125,7 +128,13 @@ class ControlApi:
         return route
 
     def get_addresses(self, _: Arguments) -> Arguments:
-        return {"namesrv": self._servers.namesrv_address, "brokers": self._servers.broker_addresses}
+        addresses: Arguments = {
+            "namesrv": self._servers.namesrv_address,
+            "brokers": self._servers.broker_addresses,
+        }
+        if self._servers.grpc_address:
+            addresses["grpc"] = self._servers.grpc_address
+        return addresses
 
     async def reset(self, _: Arguments) -> Arguments:
         await self._servers.reset()

@@ -44,6 +44,8 @@ class ControlledServer:
         self._signals.install()
         async with open_servers(self._config, FaultTable()) as servers, trio.open_nursery() as nursery:
             facts = {"namesrv": servers.namesrv_address, "brokers": servers.broker_addresses}
+            if self._config.process.grpc_port >= 0:
+                facts["grpc"] = await servers.open_grpc()
             console = build_console(self._settings, servers)
             facts["control"] = format_host(await nursery.start(console.run))
             readiness = Readiness(lambda: _supervisors(servers))

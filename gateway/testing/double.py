@@ -78,6 +78,11 @@ class RocketMQ:
         """host:port of every broker by its name."""
         return self._servers.broker_addresses
 
+    @property
+    def grpc_address(self) -> str:
+        """host:port for clients of 5.x that speak gRPC. The port is opened when it is first asked for."""
+        return self._await(self._servers.open_grpc)
+
     # -- topics and messages ------------------------------------------------------------------------------------
 
     def create_topic(
@@ -185,7 +190,6 @@ def _refuse_what_is_not_served(config: ServeConfig) -> None:
     """Raise ConfigError for settings of parts that only the server as a process has."""
     process = config.process
     unserved = {
-        "grpcServerPort": process.grpc_port >= 0,
         "httpPort": process.http_port >= 0,
         "controlPort": process.control_port >= 0,
         "brokerProcesses": process.processes,

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from math import inf
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
@@ -22,6 +22,9 @@ from gateway.testing.clock import AdvancingClock
 from gateway.testing.connection import FaultyConnection
 from gateway.testing.faults import FaultTable
 from storage.files import MemoryFiles
+
+if TYPE_CHECKING:
+    from gateway.testing.grpc_port import RunningGrpc
 
 
 class UnknownBroker(LookupError):
@@ -121,6 +124,8 @@ class InMemoryServers:
         nursery.start_soon(self._namesrv.run)
         self._running: dict[str, RunningBroker] = {}
         self._addresses: dict[str, str] = {}
+        self._grpc: RunningGrpc | None = None
+        self._grpc_port = max(0, config.process.grpc_port)
 
     @property
     def namesrv_address(self) -> str:
@@ -141,6 +146,34 @@ class InMemoryServers:
         """The brokers that run."""
         return [service.broker for service in self.broker_services]
 
+    @property
+    def grpc_address(self) -> str:
+        """The address for gRPC clients; empty while the port is not open."""
+        return "" if self._grpc is None else self._grpc.address
+
+    async def open_grpc(self) -> str:
+        """Return the address for gRPC clients; the port is opened at the first call. Raises ListenError."""
+        if self._grpc is None:
+            from gateway.testing.grpc_port import (
+                RunningGrpc,  # most tests need no gRPC, which takes 0.1 s to import
+            )
+
+            grpc = RunningGrpc(self._config, self._parts, self._grpc_port, self.clock)
+            await self._nursery.start(grpc.run, self.broker_services, self._namesrv.service)
+            self._grpc = grpc
+            self._grpc_port = int(grpc.address.rpartition(":")[2])
+        return self._grpc.address
+
+    @asynccontextmanager
+    async def _grpc_closed(self) -> AsyncIterator[None]:
+        """Close the gRPC port for the block, and open it again, if it was open."""
+        grpc, self._grpc = self._grpc, None
+        if grpc is not None:
+            await grpc.stop()
+        yield
+        if grpc is not None:
+            await self.open_grpc()
+
     async def start_brokers(self) -> None:
         """Start all brokers that do not run."""
         for config in self._config.brokers:
@@ -152,9 +185,10 @@ class InMemoryServers:
         stopped = [broker for broker in self._config.brokers if broker.broker_name not in self._running]
         config = self._choose(stopped, name, "stopped")
         broker_config = replace(self._config, brokers=(config,))
-        running = RunningBroker(broker_config, self._parts, self._namesrv)
-        await self._nursery.start(running.run)
-        self._running[config.broker_name] = running
+        async with self._grpc_closed():
+            running = RunningBroker(broker_config, self._parts, self._namesrv)
+            await self._nursery.start(running.run)
+            self._running[config.broker_name] = running
         self._addresses[config.broker_name] = running.address
         self._fix_port(config, running.service.broker.config.listen_port)
 
@@ -172,7 +206,8 @@ class InMemoryServers:
         """
         runs = [broker for broker in self._config.brokers if broker.broker_name in self._running]
         config = self._choose(runs, name, "running")
-        await self._running.pop(config.broker_name).stop(keep_route=keep_route)
+        async with self._grpc_closed():
+            await self._running.pop(config.broker_name).stop(keep_route=keep_route)
 
     @staticmethod
     def _choose(brokers: list[BrokerConfig], name: str | None, state: str) -> BrokerConfig:
@@ -191,18 +226,19 @@ class InMemoryServers:
         The addresses stay; all connections are closed, and clients that still run connect again.
         """
         self.faults.clear()
-        for running in self._running.values():
-            await running.stop(keep_route=True)
-        self._running.clear()
-        await self._namesrv.stop()
-        self.clock.ahead_ms = 0
-        self._parts = replace(self._parts, files=MemoryFiles())
-        assert self._config.namesrv is not None
-        settings = replace(self._config.namesrv, listen_port=self._namesrv.port)
-        self._config = replace(self._config, namesrv=settings)
-        self._namesrv = RunningNamesrv(self._config, self._parts)
-        self._nursery.start_soon(self._namesrv.run)
-        await self.start_brokers()
+        async with self._grpc_closed():
+            for running in self._running.values():
+                await running.stop(keep_route=True)
+            self._running.clear()
+            await self._namesrv.stop()
+            self.clock.ahead_ms = 0
+            self._parts = replace(self._parts, files=MemoryFiles())
+            assert self._config.namesrv is not None
+            settings = replace(self._config.namesrv, listen_port=self._namesrv.port)
+            self._config = replace(self._config, namesrv=settings)
+            self._namesrv = RunningNamesrv(self._config, self._parts)
+            self._nursery.start_soon(self._namesrv.run)
+            await self.start_brokers()
 
     async def advance(self, seconds: float) -> None:
         """Move the time of namesrv and brokers ahead, and return when everything that became due is delivered.
@@ -220,6 +256,8 @@ async def open_servers(config: ServeConfig, faults: FaultTable) -> AsyncIterator
     async with trio.open_nursery() as nursery:
         servers = InMemoryServers(config, nursery, faults)
         await servers.start_brokers()
+        if config.process.grpc_port >= 0:
+            await servers.open_grpc()
         yield servers
         nursery.cancel_scope.cancel()
 

@@ -533,11 +533,16 @@ def test_a_broker_that_no_namesrv_knows_says_so() -> None:
 
 @pytest.mark.parametrize(
     ("role", "others"),
-    [("namesrv", []), ("serve", ["brokerProcesses=true"]), ("serve", ["controlPort=0", "memoryStore=true"])],
+    [("namesrv", []), ("serve", ["brokerProcesses=true"])],
 )
 def test_the_grpc_port_needs_brokers_of_the_same_process(role, others):
     with pytest.raises(ConfigError, match="grpcServerPort"):
         load_config(role, [], {}, ["grpcServerPort=8081", *others], [])
+
+
+def test_servers_for_tests_have_a_grpc_port():
+    process = load_config("serve", sets=["grpcServerPort=0", "controlPort=0", "memoryStore=true"]).process
+    assert (process.grpc_port, process.control_port) == (0, 0)
 
 
 def test_the_grpc_port_is_closed_by_default():

@@ -206,7 +206,6 @@ def test_start_that_fails_raises():
 @pytest.mark.parametrize(
     "setting",
     [
-        "grpcServerPort=8081",
         "httpPort=0",
         "brokerProcesses=true",
         "metricsExporterType=LOG",
