@@ -21,8 +21,9 @@ from typing import Final
 import trio
 
 from codec.constants import MASTER_ID
+from gateway.config.process import LOOPBACK
 from gateway.namesrv.registration import Registration, refused
-from gateway.namesrv.route_table import RouteTable
+from gateway.namesrv.route_table import RegistrationResult, RouteTable
 from remoting.bodies.routes import QueueData
 from remoting.connection import Connection
 from remoting.connection_state import StateSlot
@@ -33,8 +34,12 @@ _CHILD_BROKER: Final = StateSlot["ChildBroker"]("child broker")
 class ChildBroker:
     """The registration of one broker process, made over one connection and removed when that closes."""
 
-    def __init__(self, routes: RouteTable, broker_name: str, broker_id: int) -> None:
+    def __init__(
+        self, routes: RouteTable, broker_name: str, broker_id: int, replicas: "list[ChildBroker]"
+    ) -> None:
+        """``replicas`` are all broker processes of this name."""
         self._routes = routes
+        self._replicas = replicas
         self._broker_name = broker_name
         self._broker_id = broker_id
         self._registered: Mapping[str, QueueData] = {}
@@ -51,10 +56,22 @@ class ChildBroker:
         """Return the broker process at the other end of a connection; None for any other peer."""
         return connection.state.get(_CHILD_BROKER)
 
-    def register(self, registration: Registration) -> None:
-        """Add or renew the broker as a local one. Raises RequestError for another broker's name or id."""
-        if (registration.broker_name, registration.broker_id) != (self._broker_name, self._broker_id):
-            raise refused(f"this channel belongs to {self._broker_name} with broker id {self._broker_id}")
+    def register(self, registration: Registration) -> RegistrationResult:
+        """Add or renew the broker as a local one. Raises RequestError for another broker's name or id.
+
+        The id is another one after a change of role.
+        """
+        if registration.broker_name != self._broker_name:
+            raise refused(f"this channel belongs to {self._broker_name}")
+        for replica in self._replicas:
+            is_registered = replica is not self and replica.registered.is_set()
+            if is_registered and replica._broker_id == registration.broker_id:
+                raise refused(
+                    f"another broker process has the name {self._broker_name} and the id {registration.broker_id}"
+                )
+        if registration.broker_id != self._broker_id:
+            self._registered = {}
+            self._broker_id = registration.broker_id
         missing = self._routes.missing_topics(registration.broker_name, registration.queues)
         changed_queues = {
             topic: queues
@@ -62,10 +79,12 @@ class ChildBroker:
             if topic in missing or queues != self._registered.get(topic)
         }
         self._registered = registration.queues
-        self._routes.register_local(
-            replace(registration, queues=changed_queues, ha_address=""), registration.queues
+        # Replicas of its name are processes of the same server, or reach it by this host's own address.
+        result = self._routes.register_local(
+            replace(registration, queues=changed_queues), registration.queues, LOOPBACK
         )
         self.registered.set()
+        return result
 
     def unregister(self) -> None:
         """Remove the broker; its name stays reserved."""
@@ -79,17 +98,20 @@ class ChildBrokers:
 
     def __init__(self, routes: RouteTable) -> None:
         self._routes = routes
-        self._children: dict[str, ChildBroker] = {}
+        self._children: dict[str, list[ChildBroker]] = {}
 
     def add(self, broker_name: str, broker_id: int) -> ChildBroker:
         """Reserve a name for a broker process, until the namesrv ends."""
-        child = self._children[broker_name] = ChildBroker(self._routes, broker_name, broker_id)
+        replicas = self._children.setdefault(broker_name, [])
+        child = ChildBroker(self._routes, broker_name, broker_id, replicas)
+        replicas.append(child)
         return child
 
     def check_not_reserved(self, registration: Registration) -> None:
         """Raise RequestError if the name belongs to a broker process that is restarting, and a master claims it."""
-        child = self._children.get(registration.broker_name)
-        if child is not None and not child.registered.is_set() and registration.broker_id == MASTER_ID:
+        children = self._children.get(registration.broker_name, [])
+        is_starting = any(not child.registered.is_set() for child in children)
+        if is_starting and registration.broker_id == MASTER_ID:
             raise refused(
                 f"{registration.broker_name} is a broker process of this namesrv's server, which is being started; "
                 f"{registration.address} needs another brokerName"

@@ -104,8 +104,7 @@ def _accept(namesrv: Namesrv, registration: Registration, call: Call) -> ask.Reg
     registration = replace(registration, replicates=call.command.ext.get(REPLICATES_FIELD) != "false")
     child = ChildBroker.of_connection(call.connection)
     if child is not None:
-        child.register(registration)
-        return _registered(namesrv, RegistrationResult())
+        return _registered(namesrv, child.register(registration))
     namesrv.child_brokers.check_not_reserved(registration)
     result = namesrv.routes.register(registration, call.connection, _local_host(call))
     if _HAS_REGISTERED not in call.connection.state:

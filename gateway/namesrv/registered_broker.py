@@ -32,6 +32,10 @@ class Member:
         """Return the address for a client that reached this server at ``local_host``."""
         return address_for(self.address, local_host) if self.is_local else self.address
 
+    def ha_address_for(self, local_host: str) -> str:
+        """Return the address of the HA port for a replica that reached this server at ``local_host``."""
+        return address_for(self.ha_address, local_host) if self.is_local else self.ha_address
+
 
 @dataclass(slots=True, eq=False)
 class RegisteredBroker:
@@ -58,6 +62,11 @@ class RegisteredBroker:
     @property
     def has_local_member(self) -> bool:
         return any(member.is_local for member in self.members.values())
+
+    @property
+    def has_local_master(self) -> bool:
+        master = self.members.get(MASTER_ID)
+        return master is not None and master.is_local
 
     def to_data(self, local_host: str) -> BrokerData:
         """Return the name and addresses for a client that reached this server at ``local_host``."""

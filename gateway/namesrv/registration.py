@@ -39,8 +39,8 @@ MAX_TIMEOUT_MS: Final = 600_000
 
 
 REPLICATES_FIELD: Final = "__REPLICATES"
-"""Header field in which brokers of this project say "false" to a namesrv: their replicas get no data. Official
-namesrvs ignore it."""
+"""Header field in which brokers of this project said "false" before they replicated: their replicas get no data.
+Official namesrvs ignore it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,8 +70,8 @@ MEMBER_TOPIC_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
 class RegistrationResult:
     """The answer to a registration: the addresses of the broker's master, unless it is the master itself.
 
-    ``gets_no_data``: the broker is a replica whose master, a broker of this server, does not replicate. ``is_change``:
-    the broker is new, or its address is.
+    ``gets_no_data``: the broker is a replica whose master says that it does not replicate. ``is_change``: the broker is
+    new, or its address is.
     """
 
     ha_address: str | None = None
@@ -141,7 +141,7 @@ class RouteTable:
             extra = {"broker": registration.broker_name, "address": registration.address}
             log.warning("single topic of an unregistered broker refused", extra=extra)
             raise refused("register broker failed")
-        brings_topics = not broker.has_local_member and (
+        brings_topics = not broker.has_local_master and (
             registration.broker_id == MASTER_ID or _is_prime_slave(registration, broker)
         )
         try:
@@ -155,11 +155,7 @@ class RouteTable:
         self._set_member(broker, registration, owner, is_local=False)
         if brings_topics:
             self._set_topics(broker, registration, replaces_all=is_changed)
-        master = broker.members.get(MASTER_ID)
-        if registration.broker_id == MASTER_ID or master is None:
-            return RegistrationResult(is_change=is_moved)
-        gets_no_data = master.is_local or not master.replicates
-        return RegistrationResult(master.ha_address, master.address_for(local_host), gets_no_data, is_moved)
+        return _answer(broker, registration, local_host, is_change=is_moved)
 
     def _is_local_broker(self, broker: RegisteredBroker, registration: Registration, local_host: str) -> bool:
         """Return True for a broker of this process that also registers by request; that registration changes nothing.
@@ -229,20 +225,28 @@ class RouteTable:
                 f"{self._limits.max_topics}: raise it, or delete topics"
             )
 
-    def register_local(self, registration: Registration, all_topics: Collection[str]) -> None:
+    def register_local(
+        self, registration: Registration, all_topics: Collection[str], local_host: str = ""
+    ) -> RegistrationResult:
         """Add or renew a broker of this process and set the queues of the given topics; no limit applies.
 
-        Another address under its name and id, or its address under another id, is displaced. Its first registration
-        removes the topics that others had registered under its name.
+        Another address under its name and id, or its address under another id, is displaced. The first registration of
+        a master removes the topics that others had registered under its name; a replica brings topics only while no
+        other broker of its name does.
         """
         broker = self._brokers.get(registration.broker_name) or RegisteredBroker(registration.broker_name)
-        if self._delete_missing_topics or not broker.has_local_member:
+        brings_topics = registration.broker_id == MASTER_ID or not (
+            broker.members.keys() - broker.ids_at(registration.address)
+        )
+        if brings_topics and (self._delete_missing_topics or not broker.has_local_member):
             self._drop_topics_except(all_topics, broker)
-        if not broker.has_local_member:
+        if brings_topics and not broker.has_local_member:
             self._drop_mappings(broker)
+        previous = broker.members.get(registration.broker_id)
         self._set_member(broker, registration, None, is_local=True)
-        for topic, queues in registration.queues.items():
+        for topic, queues in registration.queues.items() if brings_topics else ():
             self._set_queues(topic, broker, queues)
+        return _answer(broker, registration, local_host, is_change=previous is None)
 
     def missing_topics(self, broker_name: str, topics: Mapping[str, object]) -> set[str]:
         """Return the topics that a broker name lacks here."""
@@ -588,6 +592,17 @@ def _is_prime_slave(registration: Registration, broker: RegisteredBroker) -> boo
     return registration.acting_master is not None and registration.broker_id <= min(
         other_ids, default=registration.broker_id
     )
+
+
+def _answer(
+    broker: RegisteredBroker, registration: Registration, local_host: str, *, is_change: bool
+) -> RegistrationResult:
+    """Return the answer to a registration: a replica gets the addresses of its master, if that is registered."""
+    master = broker.members.get(MASTER_ID)
+    if registration.broker_id == MASTER_ID or master is None:
+        return RegistrationResult(is_change=is_change)
+    addresses = master.ha_address_for(local_host), master.address_for(local_host)
+    return RegistrationResult(*addresses, not master.replicates, is_change)
 
 
 def _copy_version(version: DataVersion) -> DataVersion:

@@ -26,8 +26,9 @@ from gateway.broker.assembly.namesrv_lookup import Address, NamesrvLookup, split
 from gateway.broker.broker import Broker
 from gateway.broker.messages.advertised_hosts import AUTO
 from gateway.broker.topics.topic_table import TopicChange
+from gateway.config.process import LOOPBACK
 from gateway.namesrv.addresses import join_address
-from gateway.namesrv.registration import REPLICATES_FIELD, Registration, queue_data
+from gateway.namesrv.registration import Registration, queue_data
 from gateway.namesrv.route_table import RouteTable
 from remoting.bodies.registration import RegisterBrokerBody
 from remoting.bodies.routes import TopicRouteData
@@ -39,6 +40,7 @@ from remoting.requests.namesrv import (
     GetBrokerClusterInfo,
     GetRouteInfoByTopic,
     RegisterBroker,
+    RegisterBrokerReply,
     UnregisterBroker,
 )
 
@@ -80,6 +82,10 @@ def masked_topics(topics: Mapping[str, TopicConfig], mask: int) -> dict[str, Top
     for topic in masked.values():
         topic.perm &= mask
     return masked
+
+
+def _address(host: str, port: int) -> str:
+    return f"{AUTO}:{port}" if host == AUTO else join_address(host, port)
 
 
 class Registrar:
@@ -178,11 +184,13 @@ class Registrar:
             cluster=config.broker_cluster_name,
             broker_name=config.broker_name,
             broker_id=config.broker_id,
-            address=f"{AUTO}:{self._shown_port}" if host == AUTO else join_address(host, self._shown_port),
+            address=_address(host, self._shown_port),
+            ha_address=_address(host, config.ha_address_port),
             queues={name: queue_data(config.broker_name, table[name], mask) for name in topics},
             data_version=self._broker.topics.version,
         )
-        self._local.register_local(registration, table)
+        result = self._local.register_local(registration, table, LOOPBACK)
+        self._broker.replication.note_master(result.ha_address, result.master_address)
 
     @property
     def _shown_port(self) -> int:
@@ -275,15 +283,14 @@ class Registrar:
         request.body = body
         return request
 
-    def finish_registration(self, command: Command) -> None:
-        """Tell namesrvs of this project that replicas of this broker get no data, and sign the request."""
-        command.ext[REPLICATES_FIELD] = "false"
-        self.sign(command)
-
     def sign(self, command: Command) -> None:
         """Sign a request to a namesrv, if the broker has credentials."""
         if self._sign is not None:
             self._sign(command)
+
+    def note_answer(self, answer: RegisterBrokerReply) -> None:
+        """Take over the addresses of the master, which a namesrv tells a slave."""
+        self._broker.replication.note_master(answer.ha_server_addr, answer.master_addr)
 
     def unregistration_request(self, connection: Connection) -> UnregisterBroker:
         """Return the request that unregisters the broker."""
@@ -461,7 +468,8 @@ class NamesrvConnection:
 
     async def _register(self, connection: Connection) -> None:
         request = self._registrar.registration_request(connection)
-        await connection.ask(request, self._registrar.timeout_s, self._registrar.finish_registration)
+        answer = await connection.ask(request, self._registrar.timeout_s, self._registrar.sign)
+        self._registrar.note_answer(answer)
         self._name_is_ours = True
         self._has_registered = True
         self._note_success()

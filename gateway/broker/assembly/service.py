@@ -37,6 +37,7 @@ from gateway.broker.limits.request_pause import MAX_HOLD_S, RequestPause
 from gateway.broker.messages.index_builder import IndexBuilder
 from gateway.broker.processors import all_handlers
 from gateway.broker.processors.turns import run_in_slices
+from gateway.broker.replication.role_guard import RoleGuard
 from gateway.broker.statistics.traffic_rates import SAMPLE_INTERVAL_S
 from gateway.broker.topics.topic_table import SAVE_INTERVAL_S
 from gateway.config.process import BrokerConfig
@@ -149,6 +150,7 @@ class BrokerService:
             self._go_away.guard,
             flow.limit_waiting_time,
             self._pause.guard,
+            RoleGuard(lambda: broker.config, lambda: broker.replication.master_address).guard,
             flow.limit_held_sends,
             flow.limit_pull_rate,
             flow.limit_send_rate,

@@ -16,10 +16,18 @@ class MasterFollower(Protocol):
 
 @dataclass(slots=True)
 class Replication:
-    """``in_sync`` is None unless the broker is a SYNC_MASTER, ``follower`` unless it is a slave."""
+    """``in_sync`` is None unless the broker is a SYNC_MASTER, ``follower`` unless it is a slave.
+
+    ``master_address`` is where the master of a slave answers requests, "" while unknown.
+    """
 
     in_sync: InSyncRule | None = None
     follower: MasterFollower | None = None
+    master_address: str = ""
+
+    def note_master(self, ha_address: str | None, address: str | None) -> None:
+        """Take over the addresses that a namesrv's answer has; those that it lacks stay."""
+        self.master_address = address or self.master_address
 
     @property
     def follows_master(self) -> bool:

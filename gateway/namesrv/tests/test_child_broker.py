@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from codec.command import Command, decode_frame
 from codec.hashing import crc32
 from gateway.config.process import NamesrvConfig
 from gateway.namesrv.child_broker import ChildBroker
@@ -14,7 +15,7 @@ from remoting.bodies.queues import DataVersion
 from remoting.bodies.registration import RegisterBrokerBody
 from remoting.bodies.topics import TopicConfig, TopicConfigAndMappingSerializeWrapper
 from remoting.errors import RequestError
-from remoting.requests.namesrv import RegisterBroker, UnregisterBroker
+from remoting.requests.namesrv import RegisterBroker, RegisterBrokerReply, UnregisterBroker
 
 AUTO_ADDRESS = "auto:10911"
 
@@ -38,8 +39,13 @@ def control(child: ChildBroker) -> Peer:
 
 
 def register(
-    namesrv: Namesrv, peer: Peer, address: str = AUTO_ADDRESS, name: str = "broker-a", **topics: int
-) -> None:
+    namesrv: Namesrv,
+    peer: Peer,
+    address: str = AUTO_ADDRESS,
+    name: str = "broker-a",
+    broker_id: int = 0,
+    **topics: int,
+) -> RegisterBrokerReply:
     """Register a broker; ``topics`` are permissions by topic."""
     table = {
         topic: TopicConfig(topic_name=topic, read_queue_nums=4, write_queue_nums=4, perm=perm)
@@ -54,17 +60,18 @@ def register(
         broker_addr=address,
         cluster_name="C",
         ha_server_addr="auto:10912",
-        broker_id=0,
+        broker_id=broker_id,
         body_crc32=crc32(body),
     )
     request.body = body
-    handle(namesrv, peer, request)
+    return request.read_reply(handle(namesrv, peer, request))
 
 
-def handle(namesrv: Namesrv, peer: Peer, request: Any) -> None:
-    """Pass a request to its handler. Raises RequestError for a refusal."""
-    command = request.to_command(1)
-    handlers.bind(namesrv)[request.code](peer, command)
+def handle(namesrv: Namesrv, peer: Peer, request: Any) -> Command:
+    """Pass a request to its handler, and return the answer. Raises RequestError for a refusal."""
+    answer = handlers.bind(namesrv)[request.code](peer, request.to_command(1))
+    assert answer is not None
+    return decode_frame(answer, 4, len(answer))
 
 
 def seen(namesrv: Namesrv, topic: str = "T") -> tuple[str, int] | None:
@@ -151,3 +158,46 @@ def test_only_changed_and_missing_topics_are_registered_anew(namesrv: Namesrv, c
     assert seen(namesrv, "U") == ("10.0.0.1:10911", 6), "a deleted topic comes back, as officially"
     register(namesrv, control, T=2, U=6)
     assert seen(namesrv, "T") == ("10.0.0.1:10911", 2)
+
+
+@pytest.fixture
+def replica(namesrv: Namesrv) -> Peer:
+    """The control channel of a second broker process of the same name."""
+    peer = Peer()
+    namesrv.child_brokers.add("broker-a", 1).attach(peer)
+    return peer
+
+
+def members(namesrv: Namesrv) -> dict[int, str]:
+    return dict(namesrv.routes.cluster_info("10.0.0.1").broker_addr_table["broker-a"].broker_addrs)
+
+
+def test_a_replica_in_another_process_learns_its_master(
+    namesrv: Namesrv, control: Peer, replica: Peer
+) -> None:
+    register(namesrv, control)
+    answer = register(namesrv, replica, "auto:10921", broker_id=1, X=6)
+    assert (answer.master_addr, answer.ha_server_addr) == ("127.0.0.1:10911", "127.0.0.1:10912")
+    assert members(namesrv) == {0: "10.0.0.1:10911", 1: "10.0.0.1:10921"}
+    assert seen(namesrv, "X") is None, "topics come from the master"
+
+
+def test_two_processes_change_their_roles(namesrv: Namesrv, control: Peer, replica: Peer) -> None:
+    register(namesrv, control)
+    register(namesrv, replica, "auto:10921", broker_id=1)
+    with pytest.raises(RequestError, match="another broker process has the name broker-a and the id 0"):
+        register(namesrv, replica, "auto:10921", broker_id=0)
+    register(namesrv, control, broker_id=2)
+    register(namesrv, replica, "auto:10921", broker_id=0, T=6, N=6)
+    assert members(namesrv) == {0: "10.0.0.1:10921", 2: "10.0.0.1:10911"}
+    assert seen(namesrv, "N") == ("10.0.0.1:10921", 6)
+    answer = register(namesrv, control, broker_id=2)
+    assert answer.master_addr == "127.0.0.1:10921"
+
+
+def test_the_name_stays_reserved_while_one_of_two_processes_starts(
+    namesrv: Namesrv, control: Peer, replica: Peer
+) -> None:
+    register(namesrv, replica, "auto:10921", broker_id=1)
+    with pytest.raises(RequestError, match="broker-a is a broker process of this namesrv's server"):
+        register(namesrv, Peer(), "6.6.6.6:1")

@@ -271,21 +271,34 @@ def test_a_replica_of_a_broker_elsewhere_is_told_what_its_master_registered(
     assert ("does not replicate, so this replica stays empty" in remark) == is_told
 
 
-def test_a_replica_of_a_broker_of_this_process_is_told_that_it_gets_no_data(
+def test_a_replica_of_a_broker_of_this_process_is_told_where_it_gets_its_data(
     asker: Asker, caplog: pytest.LogCaptureFixture
 ) -> None:
     local = Registration(
         cluster="DefaultCluster",
         broker_name="broker-a",
         broker_id=0,
-        address="127.0.0.1:10911",
+        address="auto:10911",
+        ha_address="auto:10912",
         queues={},
         data_version=DataVersion(),
     )
     asker.namesrv.routes.register_local(local, ())
     replica = registration(broker_id=1, broker_addr="127.0.0.1:20911")
     for _ in range(2):
-        remark = asker.command(replica).remark
+        assert asker.command(replica).remark is None
+        reply = asker(replica)
+        host = Peer().local[0]
+        assert (reply.ha_server_addr, reply.master_addr) == (f"{host}:10912", f"{host}:10911")
+    assert "a replica gets no data" not in caplog.text
+
+
+def test_a_replica_without_data_is_logged(asker: Asker, caplog: pytest.LogCaptureFixture) -> None:
+    master = registration().to_command(1)
+    master.ext[REPLICATES_FIELD] = "false"
+    asker.handlers[master.code](Peer(), master)
+    for _ in range(2):
+        remark = asker.command(registration(broker_id=1, broker_addr="127.0.0.1:20911")).remark
         assert remark is not None
         assert remark.startswith("broker-a: the master with brokerId 0 does not replicate")
     records = [each for each in caplog.records if each.getMessage() == "a replica gets no data"]

@@ -411,6 +411,22 @@ def test_replicas_of_a_local_broker_come_and_go(table: RouteTable) -> None:
     assert table.topic_route("X", HERE) is None
 
 
+def test_a_replica_elsewhere_takes_over_from_a_local_broker_that_became_a_slave(table: RouteTable) -> None:
+    register_local(table)
+    table.register(registration(broker_id=1), "replica", HERE)
+    assert reason(table.register, registration(broker_id=0, address="broker-a:1"), "replica", HERE)
+    register_local(table, broker_id=2)
+    promoted = registration(broker_id=0, address="broker-a:1", topics=topics("T", "N", write_queue_nums=3))
+    table.register(promoted, "replica", HERE)
+    assert addresses(table) == {"broker-a": {0: "broker-a:1", 2: "10.0.0.1:10911"}}
+    assert queues_of(table, "N") == {"broker-a": (3, 6)}
+    slave = registration(broker_id=2, address="auto:10911", topics=topics("T", write_queue_nums=1))
+    answer = table.register_local(slave, slave.queues, HERE)
+    assert (answer.master_address, answer.ha_address) == ("broker-a:1", "broker-a-ha:0")
+    assert queues_of(table) == {"broker-a": (3, 6)}, "topics come from the master"
+    assert table.topic_route("N", HERE) is not None
+
+
 def test_a_local_broker_displaces_who_came_before(
     table: RouteTable, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -19,6 +19,7 @@ from remoting.requests.namesrv import (
     UnregisterBroker,
     WipeWritePermOfBroker,
 )
+from remoting.requests.topics import UpdateAndCreateTopic
 from toolkit.address_server import AddressServerError
 
 
@@ -598,3 +599,32 @@ async def test_a_name_is_taken_over_if_that_is_wanted_or_its_broker_is_dead(clus
     await cluster.dial(NAMESRV).ask(dead)
     third = await cluster.add_broker("broker-x")
     assert (await route(cluster, "TBW102"))["broker-x"][0].startswith(third.address[0])
+
+
+def new_topic():
+    return UpdateAndCreateTopic(
+        topic="new", default_topic="TBW102", read_queue_nums=4, write_queue_nums=4, perm=6,
+        topic_filter_type="SINGLE_TAG",
+    )  # fmt: skip
+
+
+@simulated
+async def test_a_slave_learns_where_its_master_is_and_tells_clients(cluster):
+    namesrv = await cluster.namesrv()
+    slave = await cluster.add_broker(broker_role="SLAVE", broker_id=1)
+    with pytest.raises(RequestError, match="its master is not known at present"):
+        await cluster.dial(slave.address).ask(message())
+    master = await cluster.add_broker(host="10.0.1.77")
+    await trio.sleep(31)
+    for request in (message(), new_topic()):
+        with pytest.raises(
+            RequestError, match=r"the slave 1 of broker-a; its master is at 10\.0\.1\.77:10911"
+        ):
+            await cluster.dial(slave.address).ask(request)
+    members = namesrv.service.routes.cluster_info("").broker_addr_table["broker-a"].broker_addrs
+    assert members[0] == "10.0.1.77:10911"
+    assert set(members) == {0, 1}
+    assert slave.broker.store.max_physical_offset == 0
+    await master.stop()
+    await trio.sleep(31)
+    assert slave.broker.replication.master_address == "10.0.1.77:10911", "it may come back"

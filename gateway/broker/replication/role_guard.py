@@ -1,0 +1,123 @@
+"""The guard of a slave: it refuses what would change its log or tables, in the words of the official broker.
+
+A slave's log and tables are those of its master, byte for byte, so nothing may be stored in them by a request. Such
+requests are refused before their handler runs. The codes are the official ones, because stock clients act on them: a
+producer tries another broker after SYSTEM_BUSY. The remark is for people, and says where the master is.
+
+Requests that read are served, and so are those about clients: heartbeats, locks, and offsets that consumers commit.
+
+Source: SendMessageProcessor, PullMessageProcessor.rejectRequest, EndTransactionProcessor, RecallMessageProcessor,
+AdminBrokerProcessor.validateSlave, 5.4.0. Deviations: the official slave accepts pops and acks, and then cannot store
+their records; it lets users, request modes and static settings be changed, and loses these changes at the next copy of
+its master's tables.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from codec.command import Command
+from codec.constants import ResponseCode
+from gateway.config.process import BrokerConfig
+from gateway.config.replication import Role
+from remoting.connection import Connection, Handler
+from remoting.declare import Request
+from remoting.errors import RequestError
+from remoting.requests import (
+    auth,
+    groups,
+    offsets,
+    pop,
+    pull,
+    replication,
+    send,
+    staging,
+    topics,
+    transaction,
+)
+
+TABLES_ARE_THE_MASTERS: Final = (
+    "Can't modify topic or subscription group from slave broker, please execute it from master broker"
+)
+
+
+def _codes(*requests: type[Request[Any]]) -> frozenset[int]:
+    return frozenset(request.code for request in requests)
+
+
+STORING: Final = _codes(
+    send.SendMessage,
+    send.SendMessageV2,
+    send.SendBatchMessage,
+    send.ConsumerSendMsgBack,
+    send.SendReplyMessage,
+    send.SendReplyMessageV2,
+    replication.PutMessagesAtOffsets,
+    staging.StageMessages,
+    staging.PublishStaged,
+    pop.PopMessage,
+    pop.AckMessage,
+    pop.BatchAckMessage,
+    pop.ChangeMessageInvisibletime,
+    pop.PopRollback,
+)
+"""Requests that store messages, those of consumers that pop included. They are refused with SYSTEM_BUSY."""
+READING: Final = _codes(pull.PullMessage, pull.LitePullMessage, pop.Notification, pop.PeekMessage)
+"""Requests for messages, which are refused with SYSTEM_BUSY unless ``slaveReadEnable`` is true."""
+DECIDING: Final = _codes(transaction.EndTransaction, transaction.ResumeCheckHalfMessage, send.RecallMessage)
+"""Requests about messages that wait, refused with SLAVE_NOT_AVAILABLE."""
+CHANGING: Final = _codes(
+    topics.UpdateAndCreateTopic,
+    topics.UpdateAndCreateTopicList,
+    topics.DeleteTopicInBroker,
+    topics.CleanUnusedTopic,
+    groups.UpdateAndCreateSubscriptionGroup,
+    groups.UpdateAndCreateSubscriptionGroupList,
+    groups.DeleteSubscriptionGroup,
+    groups.UpdateAndGetGroupForbidden,
+    offsets.InvokeBrokerToResetOffset,
+    offsets.CloneGroupOffset,
+    pop.SetMessageRequestMode,
+    auth.AuthCreateUser,
+    auth.AuthUpdateUser,
+    auth.AuthDeleteUser,
+    auth.AuthCreateAcl,
+    auth.AuthUpdateAcl,
+    auth.AuthDeleteAcl,
+)
+"""Requests that change tables, refused with SYSTEM_ERROR."""
+
+
+class RoleGuard:
+    """Refuses requests on a slave. On a master it costs nothing.
+
+    ``config`` returns the present configuration, ``find_master`` the address of the master, "" while it is unknown.
+    """
+
+    def __init__(self, config: Callable[[], BrokerConfig], find_master: Callable[[], str]) -> None:
+        self._config = config
+        self._find_master = find_master
+
+    def guard(self, code: int, handler: Handler) -> Handler:
+        """Refuse the requests of a code that a slave does not serve."""
+        config = self._config()
+        if config.role is Role.MASTER:
+            return handler
+        if code in STORING or (code in READING and not config.replication.slave_read_enable):
+            return self._refuse(ResponseCode.SYSTEM_BUSY, "[REJECTREQUEST]a slave takes no such request")
+        if code in DECIDING:
+            return self._refuse(ResponseCode.SLAVE_NOT_AVAILABLE, "a slave decides about no message")
+        if code in CHANGING:
+            return self._refuse(ResponseCode.SYSTEM_ERROR, TABLES_ARE_THE_MASTERS)
+        return handler
+
+    def _refuse(self, response_code: int, reason: str) -> Handler:
+        def refuse(connection: Connection, command: Command) -> bytes | None:
+            raise RequestError(response_code, f"{reason}. {self.describe()}")
+
+        return refuse
+
+    def describe(self) -> str:
+        """Return in words what this broker is, and where its master is."""
+        config, master = self._config(), self._find_master()
+        place = f"its master is at {master}" if master else "its master is not known at present"
+        return f"This is the slave {config.broker_id} of {config.broker_name}; {place}"
