@@ -171,3 +171,17 @@ def counting(monkeypatch, name, function=None):
             unindexed_search, name, type("Counted", (), {"unpack_from": staticmethod(counted)})
         )
     return count
+
+
+@pytest.mark.parametrize("host", [bytes(8), bytes(20)])
+def test_a_body_full_of_the_key_costs_one_look(host, monkeypatch):
+    """A body of 4 MB took 0.5 s in one slice: each of its bytes was looked at."""
+    monkeypatch.setattr(unindexed_search, "MISSES_PER_SLICE", 1)
+    store = open_store(commit_log_file_bytes=1 << 20, max_message_bytes=1 << 19)
+    wanted = put(store, b"x" * 300_000, keys="x", born_host=host, store_host=host)
+    put(store, b"x" * 300_000, keys="y", born_host=host, store_host=host)
+    assert found(store, "x") == [wanted]
+    assert found(store, "xx") == []
+    assert len(search(store, "xx")) < 50
+    put(store, b"", keys="x" * 30_000)
+    assert search(store, "xx").count(None) > 29_000, "others have their turn between misses in the keys"

@@ -133,3 +133,12 @@ async def test_a_connection_that_is_closed_in_the_middle_ends_its_batch(cluster)
         connection.close("gone")
     await settle()
     assert 0 < broker.store.max_offset("orders", 0) < 20 * MAX_TURN_MESSAGES
+
+
+@simulated
+async def test_a_key_query_over_a_large_body_gives_others_their_turns(cluster):
+    _, client = await started(cluster)
+    await client.ask(message(body=b"x" * 4_000_000), timeout_s=60)
+    query = QueryMessage(topic="orders", key="x", max_num=32, begin_timestamp=0, end_timestamp=1 << 62)
+    with short_turns(), pytest.raises(RequestError, match="can not find message"):
+        await client.ask(query, timeout_s=60)
