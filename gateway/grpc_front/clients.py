@@ -66,9 +66,7 @@ class GrpcClient:
 
         Called before a link opens: a sender whom nobody has verified must cause no work at the brokers.
         """
-        guards = [
-            broker.served.accounts for broker in self._cluster.brokers if broker.served.accounts is not None
-        ]
+        guards = self._cluster.guards
         for accounts in guards:
             sender.credentials(accounts)
         if guards and sender.claimed_user != self.owner:

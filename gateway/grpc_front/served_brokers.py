@@ -7,6 +7,7 @@ from typing import Final
 import trio
 
 from codec.topics import PERM_READ, PERM_WRITE
+from gateway.auth.access_control import Accounts
 from gateway.broker.consumers.group_table import GroupTable
 from gateway.broker.topics.attributes import MESSAGE_TYPE
 from gateway.broker.topics.topic_table import TopicTable
@@ -55,6 +56,15 @@ class LocalCluster:
     clock: Clock
     nursery: trio.Nursery
     _turn: int = field(default=0, init=False)
+
+    @property
+    def guards(self) -> list[Accounts]:
+        """The accounts by which brokers and namesrv control access; none without access control."""
+        served = [broker.served for broker in self.brokers]
+        if self.namesrv is not None:
+            served.append(self.namesrv)
+        guards = {id(part.accounts): part.accounts for part in served if part.accounts is not None}
+        return list(guards.values())
 
     def broker(self, name: str) -> LocalBroker | None:
         """Return a broker by its name; None if this process has none of that name."""

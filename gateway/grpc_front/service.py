@@ -71,7 +71,8 @@ class GrpcService:
         async with trio.open_nursery() as nursery:
             cluster = LocalCluster(brokers, namesrv, self._clock, nursery)
             self._methods = {
-                name: self._running.counting(method) for name, method in build_methods(cluster).items()
+                name: self._running.counting(verifying(method, cluster))
+                for name, method in build_methods(cluster).items()
             }
             await self.server.serve(listeners)
             nursery.cancel_scope.cancel()
@@ -132,6 +133,24 @@ class RunningRpcs:
                 self.count -= 1
 
         return replace(method, run=run)
+
+
+def verifying(method: Method, cluster: LocalCluster) -> Method:
+    """Return a method that verifies the signature of an RPC before anything else is done for it.
+
+    So no link to a broker opens for a sender who only claims to be somebody, and no refusal tells what exists.
+    Telemetry, whose client learns of a refusal over its stream, verifies each of its settings (`clients.py`).
+    """
+    guards = cluster.guards
+    if method.reads_stream or not guards:
+        return method
+
+    async def run(rpc: Rpc, request: Any) -> Any:
+        for accounts in guards:
+            rpc.sender.credentials(accounts)
+        return await method.run(rpc, request)
+
+    return replace(method, run=run)
 
 
 def build_methods(cluster: LocalCluster) -> dict[str, Method]:

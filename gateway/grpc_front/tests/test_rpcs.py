@@ -7,12 +7,14 @@ import pytest
 import trio
 
 from codec.message import iter_messages
+from codec.recall_handle import RecallHandle
 from gateway.auth.access_control import AccessControl
 from gateway.auth.account_table import User, UserType
 from gateway.auth.policies import NO_POLICIES, Policies, PolicyEntry, PolicyType
 from gateway.auth.request_needs import NeedContext
 from gateway.auth.resources import Action, parse_resource
 from gateway.grpc_front import messages as m
+from gateway.grpc_front.broker_link import LocalLink
 from gateway.grpc_front.served_brokers import LocalCluster
 from gateway.grpc_front.tests.world import (
     consumer_settings,
@@ -596,6 +598,7 @@ class FakeAccounts:
         self.users = {
             "root": User("root", "super secret", UserType.SUPER),
             "alice": User("alice", "secret"),
+            "bob": User("bob", "bob's"),
         }
         rule = PolicyEntry(parse_resource("Topic:orders"), frozenset({Action.PUB}), (), True)
         self.by_user = {"alice": Policies({PolicyType.CUSTOM: (rule,)})}
@@ -721,6 +724,102 @@ async def test_a_wrong_signature_is_refused_before_a_link_opens(cluster, monkeyp
         answer = await front.client(**signed("root", "wrong")).call(method, request)
         assert (answer.status.code, answer.status.message) == (m.UNAUTHORIZED, "check signature failed.")
     assert len(links) == 1
+
+
+def every_unary_rpc(handle="0 1 1 0 0 broker-a 0 0 0"):
+    """Return one request of each RPC but Telemetry, about things that exist."""
+    entry = m.AckMessageEntry(receipt_handle=handle)
+    change = m.ChangeInvisibleDurationRequest(topic=resource(), group=resource("GID"), receipt_handle=handle)
+    change.invisible_duration.seconds = 30
+    recall = RecallHandle("orders", "broker-a", str(EPOCH_MS + 60_000), "U1").encode()
+    return {
+        "QueryRoute": m.QueryRouteRequest(topic=resource()),
+        "QueryAssignment": m.QueryAssignmentRequest(topic=resource(), group=resource("GID")),
+        "SendMessage": send_request(message()),
+        "RecallMessage": m.RecallMessageRequest(topic=resource("delayed"), recall_handle=recall),
+        "EndTransaction": m.EndTransactionRequest(
+            topic=resource(), transaction_id="T1", resolution=m.ROLLBACK
+        ),
+        "ReceiveMessage": receive_request(),
+        "AckMessage": m.AckMessageRequest(topic=resource(), group=resource("GID"), entries=[entry]),
+        "ChangeInvisibleDuration": change,
+        "ForwardMessageToDeadLetterQueue": m.ForwardMessageToDeadLetterQueueRequest(
+            topic=resource(), group=resource("GID"), receipt_handle=handle
+        ),
+        "Heartbeat": m.HeartbeatRequest(group=resource("GID")),
+        "NotifyClientTermination": m.NotifyClientTerminationRequest(group=resource("GID")),
+    }
+
+
+async def statuses_of(client, requests):
+    """Return the status of each RPC, and of the entries of an acknowledgement."""
+    statuses = {}
+    for method, request in requests.items():
+        stream = await client.start(method, request, getattr(m, f"{method}Response"))
+        await stream.ended.wait()
+        first = stream.answers[0]
+        statuses[method] = (
+            first.entries[0].status if method == "AckMessage" and first.entries else first.status
+        )
+    return statuses
+
+
+@simulated
+async def test_every_rpc_verifies_a_signature_before_anything_else(cluster, monkeypatch):
+    front = await guarded(cluster)
+    front.create_topic("delayed", "DELAY")
+    assert sorted(every_unary_rpc()) == sorted(set(front.service._methods) - {"Telemetry"})
+    links, create = [], LocalLink.__init__
+
+    def create_noted(link, *arguments):
+        links.append(link)
+        create(link, *arguments)
+
+    monkeypatch.setattr(LocalLink, "__init__", create_noted)
+    stranger = front.client(**signed("root", "wrong"))
+    unknown = m.QueryRouteRequest(topic=resource("nowhere"))
+    for requests in (every_unary_rpc(), {"QueryRoute": unknown}):
+        for method, status in (await statuses_of(stranger, requests)).items():
+            found = status.code, status.message
+            assert found == (m.UNAUTHORIZED, "check signature failed."), method
+    assert links == []
+    # Whoever signs rightly gets further, even if only to another refusal.
+    for method, status in (
+        await statuses_of(front.client(**signed("root", "super secret")), every_unary_rpc())
+    ).items():
+        assert status.code != m.UNAUTHORIZED, method
+
+
+@pytest.mark.parametrize("stranger", [{}, signed("bob", "bob's"), signed("root", "wrong")])
+@simulated
+async def test_refused_rpcs_of_strangers_change_nothing(cluster, stranger):
+    """Of bob everybody knows the password, but he has no rights."""
+    front = await guarded(cluster)
+    front.create_topic("delayed", "DELAY")
+    owner = front.client(**signed("root", "super secret"))
+    await owner.tell_settings(consumer_settings())
+    await send(owner, message())
+    got = await owner.receive(auto_renew=True)
+    broker, before = front.broker, stored_state(front)
+    statuses = await statuses_of(front.client(**stranger), every_unary_rpc(got.handles[0]))
+    # The namesrv of this cluster is open to everybody, and there is no open transaction that could be refused.
+    open_to_all = {"QueryRoute", "QueryAssignment", "EndTransaction"}
+    assert {statuses[method].code for method in set(statuses) - open_to_all} == {m.UNAUTHORIZED}
+    assert stored_state(front) == before
+    assert broker.clients.consumer_group("GID").client_ids() == ["client-1"]
+    await trio.sleep(90)
+    assert (await owner.receive()).bodies == [], "it is still renewed"
+
+
+def stored_state(front):
+    """Return what RPCs could have changed: messages, offsets, groups, topics."""
+    store = front.broker.store
+    return (
+        store.max_physical_offset,
+        dict(front.broker.groups.table),
+        sorted(front.broker.topics.table),
+        front.broker.offsets.query_offset("GID", "orders", 0),
+    )
 
 
 @simulated
