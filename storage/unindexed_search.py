@@ -149,8 +149,8 @@ def _body_end(data: bytes, message_at: int) -> int:
     hosts = (20 if sys_flag & BORN_HOST_V6 else 8) + (20 if sys_flag & STORE_HOST_V6 else 8)
     # Between the hosts is the store time; attempts and the prepared offset follow them.
     body_size_at = message_at + _BORN_HOST_AT + hosts + 8 + 12
-    (body_bytes,) = INT.unpack_from(data, body_size_at)
-    return int(body_size_at + 4 + body_bytes)
+    body_bytes: int = INT.unpack_from(data, body_size_at)[0]
+    return body_size_at + 4 + body_bytes
 
 
 def _message_at(log: CommitLog, physical_offset: int) -> ScannedMessage | None:
