@@ -2,12 +2,14 @@
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from codec.command import Command, encode_command
 from codec.hashing import java_hash
+from compat_tests.cases.test_begin import started
 from compat_tests.clients.typed import (
     COMMIT,
     SUBSCRIPTION,
@@ -15,6 +17,7 @@ from compat_tests.clients.typed import (
     batch_request,
     bodies,
     connect,
+    create_group,
     create_topic,
     expect_refusal,
     messages,
@@ -25,6 +28,7 @@ from compat_tests.clients.typed import (
     send_many,
     send_request,
     subscription,
+    topic_request,
 )
 from compat_tests.marks import case
 from compat_tests.server import ServerUnderTest, eventually
@@ -347,3 +351,26 @@ def test_no_suspend_flag(broker: BlockingClient, topic: str) -> None:
     began = time.monotonic()
     assert pull(broker, topic, sys_flag=SUBSCRIPTION, suspend_timeout_millis=10_000).code == NOT_FOUND
     assert time.monotonic() - began < 2
+
+
+@case(
+    "pull",
+    "with slaveReadEnable a group is sent to the broker that it names, and to another one when it is behind",
+)
+def test_suggested_broker(server: ServerUnderTest, tmp_path: Path) -> None:
+    settings = {"slaveReadEnable": "true", "accessMessageInMemoryMaxRatio": "0"}
+    with started(server, settings, tmp_path) as endpoint, connect(endpoint.broker) as broker:
+        create_group(broker, "readers", broker_id=3, which_broker_when_consume_slowly=4)
+        broker.ask(topic_request("Read", 2))
+        filled(broker, "Read", 3)
+        answers = [
+            pull(broker, "Read", offset, queue_id=queue_id, consumer_group="readers", tags=tags)
+            for offset, queue_id, tags in ((0, 0, "*"), (3, 0, "*"), (9, 0, "*"), (0, 1, "*"), (0, 0, "none"))
+        ]
+    assert [(reply.code, reply.suggest_which_broker_id) for reply in answers[:4]] == [
+        (FOUND, 4),
+        (NOT_FOUND, 3),
+        (MOVED, 3),
+        (NOT_FOUND, 3),
+    ]
+    assert (answers[4].code, answers[4].suggest_which_broker_id) == (RETRY, 4)

@@ -190,7 +190,7 @@ class StoreSettings:
         "accessMessageInMemoryMaxRatio",
         40,
         "percentage of memory assumed to cache the end of the log",
-        low=1,
+        low=0,
         high=90,
         live=True,
     )
