@@ -78,6 +78,7 @@ class Reactor:
         self._ready = _RunnableTasks()
         # Events of the last poll whose readers have not been called yet.
         self._uncalled_events: list[tuple[int, int]] = []
+        self._deferred: list[Callable[[], None]] = []
 
     @staticmethod
     def is_available() -> bool:
@@ -96,6 +97,21 @@ class Reactor:
         """End `watch`, before the socket is closed. Does nothing for a socket that is not watched."""
         if self._readers.pop(fileno, None) is not None and not self._epoll.closed:
             self._epoll.unregister(fileno)
+
+    def defer(self, call: Callable[[], None]) -> bool:
+        """Call a function once, after the readers of the present poll; it must not raise.
+
+        Return False outside of a poll: then it is not called.
+        """
+        if not Reactor.readable_sockets:
+            return False
+        self._deferred.append(call)
+        return True
+
+    def _call_deferred(self) -> None:
+        deferred, self._deferred = self._deferred, []
+        for call in deferred:
+            call()
 
     def seconds_since_readable(self) -> float:
         """Return the seconds since the socket being read was found readable."""
@@ -165,6 +181,8 @@ class Reactor:
                 if are_several and clock() >= slice_end:
                     self._uncalled_events = list(pending)
                     break
+            if self._deferred:
+                self._call_deferred()
             # A task that became ready, a deadline, or trio's own epoll ends the poll: nothing may starve.
             wait_s = end - clock()
             if runnable_tasks or self._must_stop or wait_s <= 0:

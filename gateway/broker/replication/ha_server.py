@@ -1,0 +1,474 @@
+"""The master's side of replication: sends the commit log to slaves, and notes what they acknowledge.
+
+Theory of operation
+-------------------
+A slave connects to the HA port and reports the physical offset where its log ends (`ha_wire.py`). The master checks
+that its own log can be continued there (`LogStarts.refusal`) and from then on sends all bytes of the log, in pieces.
+The slave reports after each piece how far it has come; `Replica` decides what counts, and the `InSyncRule` takes it to
+the answers that wait for it.
+
+1. `wake` runs after requests have been handled. Where the socket takes a slave's next piece at once, that is all: one
+   system call for all messages of a poll, without a task switch. Within a poll of the reactor it waits for the other
+   sockets of the poll, so that the requests of many senders share a piece.
+2. A slave that is further behind, or slow, is `busy`: its task sends piece after piece and lets the others have their
+   turn after each. `wake` passes over it.
+3. Without traffic the task sends a heartbeat, and closes a connection that has been silent for too long.
+
+Invariant: whatever is sent is copied from the log first. A file that retention deletes while a slave reads it stays
+mapped until that slave is through (`LogCursor`), and no connection outlives `run`, which ends before the store closes.
+
+A peer is never answered in words: the protocol has none. What was wrong is logged, and the connection closed.
+"""
+
+import logging
+import socket
+from collections import OrderedDict
+from collections.abc import Callable
+from math import inf
+from typing import Any, Final, Protocol
+
+import trio
+
+from gateway.broker.replication.ha_wire import (
+    MAX_FRAME_BYTES,
+    HaWireError,
+    ReportReader,
+    encode_frame_head,
+)
+from gateway.broker.replication.log_cursor import LogCursor, LogDamaged, LogExpired, LogStarts
+from gateway.broker.replication.replica import AcknowledgementRefused, Replica
+from gateway.config.replication import ReplicationSettings
+from remoting.foreign_protocols import log_foreign, recognise
+from remoting.reactor import Reactor
+from remoting.server import AcceptTransport, accept_connections
+from remoting.transport import SocketTransport, Transport
+from storage.store import MessageStore
+
+log = logging.getLogger(__name__)
+
+MAX_CONNECTIONS: Final = 64
+"""Maximum number of connections. A new one replaces the oldest that has not reported yet."""
+MAX_READ_BYTES: Final = 4096
+MAX_CHECK_INTERVAL_S: Final = 0.1
+"""Longest time until bytes are sent that were appended without a `wake`."""
+MAX_REMEMBERED_HOSTS: Final = 64
+SECOND_S: Final = 1.0
+
+
+class SlaveCounter(Protocol):
+    """The part of `InSyncRule` that learns about slaves and their acknowledgements."""
+
+    def join(self, slave: str, position: int) -> Any:
+        """Count a slave whose log ends at ``position``; return its entry."""
+
+    def acknowledge(self, progress: Any, position: int) -> None:
+        """Note that a slave has acknowledged bytes that it was sent, up to a position."""
+
+    def leave(self, progress: Any) -> None:
+        """Count a slave no more."""
+
+
+class HaServer:
+    """Serves the slaves of one master.
+
+    ``rule`` counts them and their acknowledgements; None for a master that waits for no slave. ``has_waiting_answers``
+    tells whether answers wait for slaves. ``refusal`` is why this broker has no slaves, such as being one itself; None
+    for a master.
+    """
+
+    def __init__(
+        self,
+        broker_name: str,
+        store: MessageStore,
+        settings: ReplicationSettings,
+        rule: SlaveCounter | None = None,
+        *,
+        has_waiting_answers: Callable[[], bool] = lambda: False,
+        reactor: Reactor | None = None,
+        accept_transport: AcceptTransport | None = None,
+        refusal: str | None = None,
+    ) -> None:
+        self.broker_name = broker_name
+        self.settings = settings
+        self.refusal = refusal
+        self.log = store.commit_log
+        self.starts = LogStarts(store.commit_log)
+        self.rule = rule
+        self._has_waiting_answers = has_waiting_answers
+        self._sent_to_host: OrderedDict[str, int] = OrderedDict()
+        self._reactor = reactor
+        self._accept_transport = accept_transport
+        self._sessions: dict[_Session, None] = {}
+        self._serving: list[_Session] = []
+        self._is_wake_deferred = False
+        self._has_replicas = trio.Event()
+
+    def reconfigure(self, settings: ReplicationSettings) -> None:
+        """Apply changed settings from now on."""
+        self.settings = settings
+
+    @property
+    def replicas(self) -> list[Replica]:
+        """The slaves that are being served, in the order in which they came."""
+        return [session.replica for session in self._serving]
+
+    # -- sending --
+
+    def wake(self) -> None:
+        """Send what was appended. Call it after each batch of requests: it costs nothing while there is no slave."""
+        if not self._serving or self._is_wake_deferred:
+            return
+        if self._reactor is not None and self._reactor.defer(self._wake_now):
+            self._is_wake_deferred = True
+        else:
+            self._wake_now()
+
+    def _wake_now(self) -> None:
+        self._is_wake_deferred = False
+        for session in self._serving[:]:
+            session.send_next()
+
+    async def _send_unannounced(self) -> None:
+        """Send, soon, what was appended outside of requests."""
+        while True:
+            await self._has_replicas.wait()
+            await trio.sleep(MAX_CHECK_INTERVAL_S)
+            self._wake_now()
+
+    # -- connections --
+
+    async def run(self, listeners: list[socket.socket]) -> None:
+        """Accept slaves on these sockets until cancelled; then close the connections, not the sockets."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._send_unannounced)
+            for listener in listeners:
+                # A copy, because `accept_connections` closes what it was given, and `run` may be called again.
+                nursery.start_soon(accept_connections, listener.dup(), self._accept, nursery)
+
+    def _accept(self, sock: socket.socket, nursery: trio.Nursery) -> None:
+        try:
+            transport = SocketTransport(sock, self._reactor)
+        except OSError:  # the peer has already disconnected
+            sock.close()
+        else:
+            nursery.start_soon(self._serve_socket, transport)
+
+    async def _serve_socket(self, transport: SocketTransport) -> None:
+        accepted: Transport = transport
+        try:
+            if self._accept_transport is not None:
+                accepted = await self._accept_transport(transport)
+        except OSError as problem:
+            transport.close()
+            self.log_end("connection not accepted", transport, str(problem))
+            return
+        await self.serve(accepted)
+
+    async def serve(self, transport: Transport) -> None:
+        """Serve one connection until it ends. Never raises for anything a peer did."""
+        session = _Session(self, transport)
+        if not self._make_room():
+            session.refuse(f"{MAX_CONNECTIONS} connections are open already")
+            return
+        self._sessions[session] = None
+        try:
+            await session.run()
+        except Exception:
+            log.exception("replication connection ended by a defect", extra={"remote": transport.remote})
+        finally:
+            session.close("the master stops")
+
+    def _make_room(self) -> bool:
+        """Return True if there is room for one more connection, after closing the oldest silent one if necessary."""
+        if len(self._sessions) < MAX_CONNECTIONS:
+            return True
+        silent = next((session for session in self._sessions if session.replica.start is None), None)
+        if silent is None:
+            return False
+        silent.refuse("it has not reported, and another connection needs its place")
+        return True
+
+    def begin(self, session: "_Session", start: int) -> None:
+        """Serve a slave that has reported where its log ends."""
+        now_s, host = trio.current_time(), session.replica.remote[0]
+        for other in self._serving:
+            if other.replica.remote[0] == host:
+                other.replica.doubt(now_s)
+                other.count()
+        was_sent_before = start <= self._sent_to_host.get(host, 0)
+        wait_s = (
+            0.0
+            if was_sent_before or not self._has_waiting_answers()
+            else self.settings.slave_timeout_ms / 1000
+        )
+        session.replica.begin(start, now_s, wait_s)
+        self._serving.append(session)
+        self._has_replicas.set()
+        session.count()
+
+    def forget(self, session: "_Session") -> None:
+        """Serve a session no more, whose connection is closed."""
+        self._sessions.pop(session, None)
+        session.discount()
+        if session in self._serving:
+            self._serving.remove(session)
+            self._remember_sent(session.replica)
+            if not self._serving:
+                self._has_replicas = trio.Event()
+
+    def _remember_sent(self, replica: Replica) -> None:
+        host = replica.remote[0]
+        self._sent_to_host[host] = max(replica.sent, self._sent_to_host.pop(host, 0))
+        if len(self._sent_to_host) > MAX_REMEMBERED_HOSTS:
+            self._sent_to_host.popitem(last=False)
+
+    def log_end(self, event: str, transport: Transport, reason: str, *, level: int = logging.WARNING) -> None:
+        """Log the end of a connection."""
+        extra = {"broker": self.broker_name, "remote": transport.remote, "reason": reason}
+        log.log(level, event, extra=extra)
+
+
+class _Session:
+    """One connection of a slave."""
+
+    def __init__(self, server: HaServer, transport: Transport) -> None:
+        now_s = trio.current_time()
+        self.replica = Replica(transport.remote, now_s)
+        self._server = server
+        self._transport = transport
+        self._reports = ReportReader()
+        self._cursor: LogCursor | None = None
+        self._unsent = memoryview(b"")
+        self._progress: Any = None
+        self._is_busy = False
+        self._closed = False
+        self._attention = trio.Event()
+
+    async def run(self) -> None:
+        """Serve the slave until the connection ends."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch_silence)
+            if not self._transport.watch(self._handle_readable):
+                nursery.start_soon(self._receive)
+            await self._send()
+            nursery.cancel_scope.cancel()
+
+    def refuse(self, reason: str) -> None:
+        """Close the connection of a peer that must not be served, and say why."""
+        if not self._closed:
+            self._server.log_end("slave refused", self._transport, reason)
+            self.close(reason)
+
+    def close(self, reason: str) -> None:
+        """Close the connection. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._transport.unwatch()
+        self._transport.close()
+        self._attention.set()
+        if self.replica.start is not None:
+            self._server.log_end("slave disconnected", self._transport, reason, level=logging.INFO)
+        self._server.forget(self)
+
+    # -- receiving --
+
+    def _handle_readable(self) -> None:
+        try:
+            data = self._transport.receive_now(MAX_READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError as problem:
+            self.close(str(problem))
+            return
+        self._handle_bytes(data)
+
+    async def _receive(self) -> None:
+        try:
+            while not self._closed:
+                self._handle_bytes(await self._transport.receive(MAX_READ_BYTES))
+        except OSError as problem:
+            self.close(str(problem))
+
+    def _handle_bytes(self, data: bytes) -> None:
+        if not data:
+            self.close("closed by the slave")
+            return
+        foreign = recognise(data) if self._cursor is None else None
+        if foreign is not None:
+            log_foreign(self._transport.remote, self._transport.local, *foreign)
+            self.close("another protocol")
+            return
+        try:
+            offset = self._reports.feed(data)
+            if offset is None:
+                return
+            if self._cursor is None:
+                self._begin(offset)
+            else:
+                self._note_report(offset)
+        except (HaWireError, AcknowledgementRefused) as problem:
+            self.refuse(str(problem))
+        except Exception:  # called by the reactor, which must not be ended by a defect of one connection
+            log.exception("report of a slave could not be handled", extra={"remote": self._transport.remote})
+            self.close("defect")
+
+    def _begin(self, offset: int) -> None:
+        """Serve the slave from the offset that it asks for; from the oldest message on if it has none."""
+        server = self._server
+        refusal = server.refusal or server.starts.refusal(offset or server.log.first_base)
+        if refusal is not None:
+            self.refuse(refusal)
+            return
+        start = offset or server.log.first_base
+        self._cursor = LogCursor(server.log, server.starts, start)
+        extra = {
+            "broker": server.broker_name,
+            "remote": self._transport.remote,
+            "start": start,
+            "bytes_behind": server.log.max_offset - start,
+        }
+        log.info("slave connected", extra=extra)
+        server.begin(self, start)
+        self._attention.set()  # its deadlines are others from now on
+        self.send_next()
+
+    def _note_report(self, offset: int) -> None:
+        replica = self.replica
+        before = replica.acknowledged
+        replica.acknowledge(offset, trio.current_time())
+        if replica.acknowledged > before or replica.counted is not (self._progress is not None):
+            self.count()
+
+    def count(self) -> None:
+        """Tell the rule of the master how far this slave is, if it counts."""
+        rule, replica = self._server.rule, self.replica
+        if rule is None:
+            return
+        if not replica.counted:
+            self.discount()
+            return
+        if self._progress is None:
+            host, port = replica.remote[:2]
+            self._progress = rule.join(f"{host}:{port}", replica.acknowledged)
+        if replica.start is not None and replica.acknowledged > replica.start:
+            rule.acknowledge(self._progress, replica.acknowledged)
+
+    def discount(self) -> None:
+        """Let the rule of the master count this slave no more."""
+        progress, self._progress = self._progress, None
+        if progress is not None and self._server.rule is not None:
+            self._server.rule.leave(progress)
+
+    # -- sending --
+
+    def send_next(self) -> None:
+        """Send the next piece if the socket takes it at once; otherwise let the task do it."""
+        cursor = self._cursor
+        if cursor is None or self._is_busy or self._closed or cursor.is_at_end:
+            return
+        if self._pause_s() == 0:
+            frame = self._next_frame(cursor)
+            if frame is None:
+                return
+            self._send_now(frame)
+            if not self._unsent and cursor.is_at_end:
+                return
+        self._is_busy = True
+        self._attention.set()
+
+    def _send_now(self, frame: bytes) -> None:
+        try:
+            sent = self._transport.send_now(frame)
+        except BlockingIOError:
+            sent = 0
+        except OSError as problem:
+            self.close(str(problem))
+            return
+        self._note_sent(memoryview(frame)[sent:])
+
+    def _note_sent(self, unsent: memoryview) -> None:
+        assert self._cursor is not None
+        self._unsent = unsent
+        # A little less than it was sent, if the head of the frame is unsent as well.
+        self.replica.sent = max(self.replica.sent, self._cursor.offset - len(unsent))
+
+    def _next_frame(self, cursor: LogCursor) -> bytes | None:
+        """Return the next bytes of the log as a frame; None, after closing the connection, if they are gone."""
+        server, replica, offset = self._server, self.replica, cursor.offset
+        try:
+            piece = cursor.read(min(server.settings.ha_transfer_batch_bytes, MAX_FRAME_BYTES))
+        except LogExpired as problem:
+            self.refuse(str(problem))
+            return None
+        except LogDamaged as problem:
+            log.error(
+                "log cannot be sent to a slave", extra={"broker": server.broker_name, "reason": str(problem)}
+            )
+            self.close(str(problem))
+            return None
+        now_s = replica.last_sent_s = trio.current_time()
+        replica.transfer_rate.add(len(piece), now_s)
+        return b"".join((encode_frame_head(offset, len(piece)), piece))
+
+    def _pause_s(self) -> float:
+        """Return the seconds until the slave may be sent more; 0 without flow control."""
+        settings = self._server.settings
+        if not settings.ha_flow_control_enable:
+            return 0.0
+        now_s = trio.current_time()
+        if self.replica.transfer_rate.sent_in_second(now_s) < settings.max_ha_transfer_bytes_per_s:
+            return 0.0
+        return SECOND_S - now_s % SECOND_S
+
+    async def _send(self) -> None:
+        """Send what `send_next` leaves, and heartbeats, until the connection is closed."""
+        while not self._closed:
+            if self._is_busy:
+                await self._catch_up()
+                continue
+            self._attention = trio.Event()
+            with trio.move_on_at(self._heartbeat_due_s()):
+                await self._attention.wait()
+            if not self._is_busy and self._heartbeat_due_s() <= trio.current_time():
+                self._send_heartbeat()
+
+    async def _catch_up(self) -> None:
+        """Send piece after piece until the slave has been sent everything. The others have their turn after each."""
+        cursor = self._cursor
+        assert cursor is not None
+        try:
+            while not self._closed and (self._unsent or not cursor.is_at_end):
+                if self._unsent:
+                    await self._transport.send_all(self._unsent)
+                    self._note_sent(memoryview(b""))
+                    continue
+                await trio.sleep(self._pause_s())
+                frame = None if self._closed else self._next_frame(cursor)
+                if frame is not None:
+                    self._send_now(frame)
+        except OSError as problem:
+            self.close(str(problem))
+        finally:
+            self._is_busy = False
+
+    def _heartbeat_due_s(self) -> float:
+        """Return when the slave needs a sign of life; never before it has reported."""
+        if self._cursor is None:
+            return inf
+        return self.replica.last_sent_s + self._server.settings.ha_send_heartbeat_interval_ms / 1000
+
+    def _send_heartbeat(self) -> None:
+        assert self._cursor is not None
+        self.replica.last_sent_s = trio.current_time()
+        self._send_now(encode_frame_head(self._cursor.offset, 0))
+        self._is_busy = bool(self._unsent)
+
+    async def _watch_silence(self) -> None:
+        """Close the connection when its slave has been silent for too long, even while it is being sent something."""
+        while not self._closed:
+            silence_s = self._server.settings.ha_housekeeping_interval_ms / 1000
+            if trio.current_time() >= self.replica.last_report_s + silence_s:
+                self.refuse(f"it has not reported for {silence_s:g} s")
+                return
+            await trio.sleep_until(self.replica.last_report_s + silence_s)
