@@ -55,10 +55,14 @@ class LocalBrokers:
         listeners = parts.listen(config.listen_port, "listenPort")
         port = listeners[0].getsockname()[1]
         listeners += parts.listen_vip(port)
-        config = replace(config, listen_port=port)  # which may be 0 for a free one
         with ExitStack() as opened:
             for listener in listeners:
                 opened.enter_context(listener)
+            ha_listeners = parts.listen_ha(config)
+            for listener in ha_listeners:
+                opened.enter_context(listener)
+            # The ports may be configured as 0 for a free one.
+            config = replace(config, listen_port=port, ha_listen_port=ha_listeners[0].getsockname()[1])
             builder = BrokerBuilder(
                 self._config.memory,
                 parts.clock,
@@ -93,6 +97,7 @@ class LocalBrokers:
             ),
             parts.connection_type,
             builder,
+            ha_listeners,
         )
         registrar = Registrar(
             broker, port, self._routes, self._dial_namesrv, self._open_supervisor, parts.access.sign

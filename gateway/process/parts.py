@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from codec.hosts import format_host
 from gateway.config.live import official_values
-from gateway.config.process import ServeConfig
+from gateway.config.process import BrokerConfig, ServeConfig
 from gateway.process.access import ProcessAccess
 from gateway.runtime.file_limit import within_file_limit
 from gateway.runtime.metrics import Metric
@@ -106,6 +106,23 @@ class ProcessParts:
             reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
             log.warning("cannot open the VIP port", extra={"port": port - 2, "reason": reason})
             return []
+
+    def listen_ha(self, config: BrokerConfig) -> list[socket.socket]:
+        """Open the port for slaves: the configured one, or the one after ``listenPort``, or any free one.
+
+        Only a configured port must be free (ListenError otherwise): most masters have no slaves, and those that have
+        some are found through the port that they register.
+        """
+        if config.ha_listen_port:
+            return self.listen(config.ha_listen_port, "haListenPort")
+        port = config.listen_port + 1 if config.listen_port else 0
+        try:
+            return open_listeners(self.host, port, self.server_limits.backlog)
+        except (OSError, OverflowError):
+            listeners = self.listen(0, "haListenPort")
+            extra = {"port": port, "used": listeners[0].getsockname()[1]}
+            log.warning("port for slaves is taken, using another one", extra=extra)
+            return listeners
 
 
 def format_address(listener: socket.socket) -> str:

@@ -31,6 +31,7 @@ from gateway.broker.messages.message_writer import MessageAppender, MessageWrite
 from gateway.broker.messages.store_settings import build_store_config
 from gateway.broker.pop.receipts import REVIVE_GROUP
 from gateway.broker.pop.service import build_pop
+from gateway.broker.replication.ha_server import HaServer
 from gateway.broker.replication.in_sync import InSyncRule, requires_replicas
 from gateway.broker.replication.parts import Replication
 from gateway.broker.requests.pull_handler import PullHandler
@@ -143,10 +144,9 @@ class BrokerBuilder:
         return MessageStore.open(self.store_config(config), self.files, self._clock)
 
     def _connect(self, config: BrokerConfig, store: MessageStore) -> Broker:
-        replication = Replication(_in_sync_rule(config, store))
-        services = _services(
-            config, store, self._run_blocking, self._port, self._reactor, replication.in_sync
-        )
+        rule = _in_sync_rule(config, store)
+        services = _services(config, store, self._run_blocking, self._port, self._reactor, rule)
+        replication = Replication(_ha_server(config, services, self._reactor, rule), rule)
         try:
             return _connect_parts(
                 config,
@@ -284,6 +284,21 @@ def _in_sync_rule(config: BrokerConfig, store: MessageStore) -> InSyncRule | Non
     if not config.replication.is_sync_master:
         return None
     return InSyncRule(config.replication, lambda: store.max_physical_offset)
+
+
+def _ha_server(
+    config: BrokerConfig, services: MessageServices, reactor: Reactor | None, rule: InSyncRule | None
+) -> HaServer:
+    gate, is_slave = services.answer_gate, config.role is Role.SLAVE
+    return HaServer(
+        config.broker_name,
+        services.store,
+        config.replication,
+        rule,
+        has_waiting_answers=lambda: gate.held_count > 0,
+        reactor=reactor,
+        refusal=f"{config.broker_name} is a slave itself" if is_slave else None,
+    )
 
 
 def _tables(config: BrokerConfig, table_file: Callable[[str], ConfigFile], clock: Clock) -> BrokerTables:

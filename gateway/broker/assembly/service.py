@@ -19,7 +19,7 @@ namesrvs. The next `rebuild` begins with step 3. A crash at any step leaves a st
 
 import logging
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -93,7 +93,10 @@ class PartsChange:
 
 
 class BrokerService:
-    """Runs one broker. Without a ``builder`` its parts cannot be built again."""
+    """Runs one broker.
+
+    Without a ``builder`` its parts cannot be built again; without ``ha_listeners`` it has no slaves.
+    """
 
     def __init__(
         self,
@@ -106,8 +109,10 @@ class BrokerService:
         guard: Guard = NO_GUARD,
         connection_type: ConnectionType = FrameConnection,
         builder: BrokerBuilder | None = None,
+        ha_listeners: Sequence[socket.socket] = (),
     ) -> None:
         self.broker = broker
+        self._ha_listeners = list(ha_listeners)
         self._builder = builder
         self._guard = guard
         self._run_blocking = run_blocking
@@ -121,6 +126,7 @@ class BrokerService:
         self.handlers: dict[int, Handler] = self.guarded_handlers.by_code
         self.tasks = TaskSupervisor(broker.config.broker_name)
         self._answer_marked = broker.long_polls.answer_marked
+        self._wake_slaves = broker.replication.server.wake
         self.server = RemotingServer(
             self.handlers,
             limits,
@@ -166,8 +172,9 @@ class BrokerService:
         self._followers.append(follower)
 
     def end_batch(self) -> None:
-        """Answer the waiting requests that a batch of requests concerns."""
+        """Answer the waiting requests that a batch of requests concerns, and send its messages to slaves."""
         self._answer_marked()
+        self._wake_slaves()
 
     def handle_open(self, connection: Connection) -> None:
         """Have the broker forget a new connection when it closes."""
@@ -185,6 +192,8 @@ class BrokerService:
                 await self.server.serve(listeners)
                 nursery.cancel_scope.cancel()
         finally:
+            for listener in self._ha_listeners:
+                listener.close()
             self.close()
 
     # -- changes of the parts ----------------------------------------------------------------------------------
@@ -298,6 +307,7 @@ class BrokerService:
         broker.clients.take_over(previous.clients)
         self._checkpoint_end = broker.store.max_physical_offset
         self._answer_marked = broker.long_polls.answer_marked
+        self._wake_slaves = broker.replication.server.wake
         self._pause.lift()
         self.guarded_handlers.replace(
             all_handlers().bind(broker, self._guard.observed), self._guards_of(broker)
@@ -338,6 +348,9 @@ class BrokerService:
         self._repeat(nursery, "expire files", store.clean_resource_interval_ms / 1000, self._remove_expired)
         checkpoint_s = store.flush_interval_consume_queue_ms / 1000
         self._repeat(nursery, "checkpoint", checkpoint_s, self._write_checkpoint)
+        if self._ha_listeners:
+            serve = partial(broker.replication.server.run, self._ha_listeners)
+            self._keep_running(nursery, "replication", serve)
         if config.role is Role.MASTER:
             self._start_tasks_of_master(nursery)
 

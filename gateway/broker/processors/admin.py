@@ -28,7 +28,6 @@ from gateway.config import official_defaults
 from gateway.config.live import MAX_UPDATE_CHARS, ForbiddenKey, PropertiesError, apply_update, list_values
 from gateway.config.process import BrokerConfig
 from gateway.config.properties_file import decode_text, format_properties, parse_properties
-from remoting.bodies.ha import HARuntimeInfo
 from remoting.bodies.progress import BrokerStatsData, BrokerStatsItem
 from remoting.bodies.topics import KVTable
 from remoting.declare import Header
@@ -43,7 +42,7 @@ from remoting.requests.admin import (
     GetBrokerRuntimeInfoReply,
     UpdateBrokerConfig,
 )
-from remoting.requests.ha import GetBrokerEpochCache, GetBrokerHaStatus, GetBrokerHaStatusReply
+from remoting.requests.ha import GetBrokerEpochCache
 from remoting.requests.query import ViewBrokerStatsData, ViewBrokerStatsDataReply
 
 handlers: HandlerTable[Broker] = HandlerTable()
@@ -296,13 +295,6 @@ async def delete_expired_commit_log(broker: Broker, request: DeleteExpiredCommit
     """Delete files past their retention now. Source: AdminBrokerProcessor.deleteExpiredCommitLog, 5.4.0."""
     broker.store.delete_expired_log_files(manual=True)
     await run_in_slices(broker.store.hide_expired_entries())
-
-
-@GetBrokerHaStatus.on(handlers)
-def get_ha_status(broker: Broker, request: GetBrokerHaStatus) -> GetBrokerHaStatusReply:
-    """Return the status of a master without replicas. Source: DefaultHAService.getRuntimeInfo, 5.4.0."""
-    end = broker.store.max_physical_offset
-    return GetBrokerHaStatusReply(data=HARuntimeInfo(master=True, master_commit_log_max_offset=end))
 
 
 @ViewBrokerStatsData.on(handlers)

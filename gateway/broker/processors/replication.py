@@ -1,69 +1,87 @@
-"""Requests of replicas, which find a master that does not replicate.
+"""Requests of slaves, and about replication. What a slave copies of the log travels over the HA port instead.
 
-An official replica fetches the tables of its master by requests that this broker answers, and its messages over a
-connection to the HA port, which this broker does not have. So it would run, listed in `clusterList`, and stay empty.
-The broker says so in its answers and in its log; `gateway/namesrv/processors.py` does when the replica registers.
+Source: AdminBrokerProcessor, DefaultHAService.getRuntimeInfo, 5.4.0.
 """
 
-import logging
-from typing import Final
+import trio
 
 from codec.constants import ResponseCode
+from codec.hosts import format_host
 from gateway.broker.broker import Broker
-from remoting.connection import Connection
-from remoting.connection_state import StateSlot
+from gateway.broker.messages.advertised_hosts import AUTO
+from gateway.broker.replication.replica import Replica
+from gateway.config.replication import Role
+from gateway.namesrv.addresses import join_address
+from remoting.bodies.ha import HAConnectionRuntimeInfo, HARuntimeInfo
 from remoting.errors import RequestError
 from remoting.handler_table import Call, HandlerTable
-from remoting.requests.ha import ExchangeBrokerHaInfo, ResetMasterFlushOffset
+from remoting.requests.ha import (
+    ExchangeBrokerHaInfo,
+    ExchangeBrokerHaInfoReply,
+    GetBrokerHaStatus,
+    GetBrokerHaStatusReply,
+    ResetMasterFlushOffset,
+)
 from remoting.requests.pop import GetAllMessageRequestMode, GetAllMessageRequestModeReply
 
-log = logging.getLogger(__name__)
 handlers: HandlerTable[Broker] = HandlerTable()
-
-NO_REPLICATION: Final = (
-    "does not replicate, so its replicas stay empty; give the replica a brokerName of its own"
-)
-_IS_LOGGED: Final = StateSlot[bool]("replica is logged")
-
-
-def _note_replica(broker: Broker, connection: Connection) -> str:
-    """Log once per connection that a replica gets no data, and return the remark for its answer."""
-    remark = f"{broker.config.broker_name} {NO_REPLICATION}"
-    if _IS_LOGGED not in connection.state:
-        connection.state[_IS_LOGGED] = True
-        log.warning(
-            "a replica gets no data",
-            extra={
-                "broker": broker.config.broker_name,
-                "remote": connection.remote[0],
-                "reason": NO_REPLICATION,
-            },
-        )
-    return remark
 
 
 @GetAllMessageRequestMode.on(handlers)
 def get_all_message_request_modes(
-    broker: Broker, request: GetAllMessageRequestMode, call: Call
+    broker: Broker, request: GetAllMessageRequestMode
 ) -> GetAllMessageRequestModeReply:
-    """Return every request mode that was set. Only replicas ask for them, every few seconds.
-
-    Source: AdminBrokerProcessor.getAllMessageRequestMode, SlaveSynchronize, 5.4.0.
-    """
-    reply = GetAllMessageRequestModeReply(data=broker.pop.request_modes.snapshot())
-    reply.remark = _note_replica(broker, call.connection)
-    return reply
+    """Return every request mode that was set."""
+    return GetAllMessageRequestModeReply(data=broker.pop.request_modes.snapshot())
 
 
 @ResetMasterFlushOffset.on(handlers)
 def reset_master_flush_offset(broker: Broker, request: ResetMasterFlushOffset) -> None:
-    """Answer with success and do nothing, as every official master does.
-
-    Source: AdminBrokerProcessor.resetMasterFlushOffset, 5.4.0.
-    """
+    """Answer with success and do nothing, as every official master does."""
 
 
 @ExchangeBrokerHaInfo.on(handlers)
-def exchange_ha_info(broker: Broker, request: ExchangeBrokerHaInfo, call: Call) -> None:
-    """Refuse the address exchange of a replica that acts as master. Source: AdminBrokerProcessor, 5.4.0."""
-    raise RequestError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, _note_replica(broker, call.connection))
+def exchange_ha_info(broker: Broker, request: ExchangeBrokerHaInfo, call: Call) -> ExchangeBrokerHaInfoReply:
+    """Tell a slave where this master is reached. A broker that names itself as the master is refused.
+
+    Deviation: the official broker follows whoever sends it an address.
+    """
+    config = broker.config
+    if request.master_ha_address is not None or config.role is Role.SLAVE:
+        raise RequestError(
+            ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+            f"{config.broker_name} with broker id {config.broker_id} looks its master up itself",
+        )
+    host = call.connection.local[0] if config.broker_ip == AUTO else config.broker_ip
+    return ExchangeBrokerHaInfoReply(
+        master_ha_address=join_address(host, config.ha_address_port),
+        master_flush_offset=broker.store.durable_offset,
+        master_address=join_address(host, config.advertised_port or config.listen_port),
+    )
+
+
+@GetBrokerHaStatus.on(handlers)
+def get_ha_status(broker: Broker, request: GetBrokerHaStatus) -> GetBrokerHaStatusReply:
+    """Return how far each slave is."""
+    end, max_gap = broker.store.max_physical_offset, broker.config.replication.max_gap_not_in_sync_bytes
+    slaves = [_slave_info(replica, end, max_gap) for replica in broker.replication.server.replicas]
+    return GetBrokerHaStatusReply(
+        data=HARuntimeInfo(
+            master=True,
+            master_commit_log_max_offset=end,
+            in_sync_slave_nums=sum(slave.in_sync for slave in slaves),
+            ha_connection_info=slaves,
+        )
+    )
+
+
+def _slave_info(replica: Replica, end: int, max_gap: int) -> HAConnectionRuntimeInfo:
+    behind = replica.bytes_behind(end)
+    return HAConnectionRuntimeInfo(
+        addr=format_host(replica.remote),
+        slave_ack_offset=replica.acknowledged,
+        diff=behind,
+        in_sync=behind < max_gap,
+        transferred_byte_in_second=replica.transfer_rate.bytes_per_second(trio.current_time()),
+        transfer_from_where=replica.sent,
+    )

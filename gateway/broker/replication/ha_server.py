@@ -25,7 +25,7 @@ import socket
 from collections import OrderedDict
 from collections.abc import Callable
 from math import inf
-from typing import Any, Final, Protocol
+from typing import Final
 
 import trio
 
@@ -35,6 +35,7 @@ from gateway.broker.replication.ha_wire import (
     ReportReader,
     encode_frame_head,
 )
+from gateway.broker.replication.in_sync import InSyncRule, SlaveProgress
 from gateway.broker.replication.log_cursor import LogCursor, LogDamaged, LogExpired, LogStarts
 from gateway.broker.replication.replica import AcknowledgementRefused, Replica
 from gateway.config.replication import ReplicationSettings
@@ -55,19 +56,6 @@ MAX_REMEMBERED_HOSTS: Final = 64
 SECOND_S: Final = 1.0
 
 
-class SlaveCounter(Protocol):
-    """The part of `InSyncRule` that learns about slaves and their acknowledgements."""
-
-    def join(self, slave: str, position: int) -> Any:
-        """Count a slave whose log ends at ``position``; return its entry."""
-
-    def acknowledge(self, progress: Any, position: int) -> None:
-        """Note that a slave has acknowledged bytes that it was sent, up to a position."""
-
-    def leave(self, progress: Any) -> None:
-        """Count a slave no more."""
-
-
 class HaServer:
     """Serves the slaves of one master.
 
@@ -81,7 +69,7 @@ class HaServer:
         broker_name: str,
         store: MessageStore,
         settings: ReplicationSettings,
-        rule: SlaveCounter | None = None,
+        rule: InSyncRule | None = None,
         *,
         has_waiting_answers: Callable[[], bool] = lambda: False,
         reactor: Reactor | None = None,
@@ -239,7 +227,7 @@ class _Session:
         self._reports = ReportReader()
         self._cursor: LogCursor | None = None
         self._unsent = memoryview(b"")
-        self._progress: Any = None
+        self._progress: SlaveProgress | None = None
         self._is_busy = False
         self._closed = False
         self._attention = trio.Event()

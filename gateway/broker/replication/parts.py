@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+from gateway.broker.replication.ha_server import HaServer
 from gateway.broker.replication.in_sync import InSyncRule
 
 
@@ -16,11 +17,13 @@ class MasterFollower(Protocol):
 
 @dataclass(slots=True)
 class Replication:
-    """``in_sync`` is None unless the broker is a SYNC_MASTER, ``follower`` unless it is a slave.
+    """``server`` serves slaves, or refuses them at a slave.
 
-    ``master_address`` is where the master of a slave answers requests, "" while unknown.
+    ``in_sync`` is None unless the broker is a SYNC_MASTER, ``follower`` unless it is a slave. ``master_address`` is
+    where the master of a slave answers requests, "" while unknown.
     """
 
+    server: HaServer
     in_sync: InSyncRule | None = None
     follower: MasterFollower | None = None
     master_address: str = ""

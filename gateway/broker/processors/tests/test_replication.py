@@ -1,30 +1,69 @@
-"""Requests of replicas to a master that does not replicate."""
-
-import logging
+"""Requests of slaves to their master, and about them."""
 
 import pytest
+import trio
+import trio.testing
 
+from gateway.broker.replication.tests.fake_slave import FakeSlave, real_time
 from gateway.tests.broker_fakes import FakeConnection
 from gateway.tests.broker_world import World
 from remoting.errors import RequestError
-from remoting.requests.ha import ExchangeBrokerHaInfo
+from remoting.requests.ha import ExchangeBrokerHaInfo, GetBrokerHaStatus, ResetMasterFlushOffset
 from remoting.requests.pop import GetAllMessageRequestMode
-
-NOTED = "a replica gets no data"
-
-
-def test_a_replica_that_fetches_tables_is_told_that_it_gets_no_data(caplog: pytest.LogCaptureFixture) -> None:
-    world, caplog.handler.level = World(), logging.WARNING
-    for _ in range(3):
-        remark = world.ask(GetAllMessageRequestMode()).remark or ""
-        assert remark.startswith("b1 does not replicate, so its replicas stay empty")
-    world.ask(GetAllMessageRequestMode(), FakeConnection())
-    records = [record for record in caplog.records if record.getMessage() == NOTED]
-    assert [record.__dict__["broker"] for record in records] == ["b1", "b1"]
+from remoting.transport import StreamTransport
 
 
-def test_the_address_exchange_of_a_replica_is_refused(caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(RequestError, match="b1 does not replicate") as refused:
-        World().ask(ExchangeBrokerHaInfo())
+def test_a_slave_gets_the_request_modes() -> None:
+    reply = World().ask(GetAllMessageRequestMode())
+    assert (reply.remark, reply.data.message_request_mode_map) == (None, {})
+
+
+def test_a_master_says_where_it_is_reached() -> None:
+    world = World(ha_listen_port=20912)
+    world.put()
+    world.broker.store.flush()
+    connection = FakeConnection()
+    reply = world.ask(ExchangeBrokerHaInfo(), connection)
+    host = connection.local[0]
+    assert (reply.master_ha_address, reply.master_address) == (f"{host}:20912", f"{host}:10911")
+    assert reply.master_flush_offset == world.broker.store.max_physical_offset
+    advertised = World(broker_ip="10.1.2.3", advertised_port=7000).ask(ExchangeBrokerHaInfo())
+    assert (advertised.master_ha_address, advertised.master_address) == ("10.1.2.3:10912", "10.1.2.3:7000")
+
+
+def test_a_master_follows_nobody_who_sends_it_an_address() -> None:
+    with pytest.raises(RequestError, match="b1 with broker id 0 looks its master up itself") as refused:
+        World().ask(ExchangeBrokerHaInfo(master_ha_address="10.0.0.1:10912", master_address="10.0.0.1:10911"))
     assert refused.value.code == 3
-    assert NOTED in [record.getMessage() for record in caplog.records]
+
+
+def test_the_flush_offset_of_a_master_is_reset_without_effect() -> None:
+    assert World().ask(ResetMasterFlushOffset(master_flush_offset=1)) is None
+
+
+@real_time
+async def test_the_status_shows_how_far_each_slave_is() -> None:
+    world = World()
+    server, store = world.broker.replication.server, world.broker.store
+    here, there = trio.testing.memory_stream_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server.serve, StreamTransport(here, remote=("10.0.0.7", 4000)))
+        slave = FakeSlave(there)
+        world.put()
+        await slave.report(0)
+        await slave.read_until(store.max_physical_offset)
+        await trio.testing.wait_all_tasks_blocked()
+        slave.acknowledges = False
+        world.put()
+        await slave.read_until(store.max_physical_offset)
+        status = world.ask(GetBrokerHaStatus()).data
+        (info,) = status.ha_connection_info
+        end = store.max_physical_offset
+        assert (status.master, status.in_sync_slave_nums, status.master_commit_log_max_offset) == (
+            True,
+            1,
+            end,
+        )
+        assert (info.addr, info.in_sync, info.transfer_from_where) == ("10.0.0.7:4000", True, end)
+        assert (info.slave_ack_offset, info.diff) == (end - info.diff, end // 2)
+        nursery.cancel_scope.cancel()

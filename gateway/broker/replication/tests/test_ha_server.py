@@ -12,6 +12,7 @@ import trio
 
 from gateway.broker.replication.ha_server import MAX_CONNECTIONS, HaServer
 from gateway.broker.replication.ha_wire import MAX_FRAME_BYTES
+from gateway.broker.replication.in_sync import InSyncRule
 from gateway.broker.replication.tests.fake_slave import FakeSlave, connected, real_time
 from gateway.config.replication import ReplicationSettings
 from remoting.reactor import Reactor
@@ -24,24 +25,16 @@ FILE_BYTES = 16 * 1024
 SETTINGS = ReplicationSettings(ha_transfer_batch_bytes=2048)
 
 
-class Rule:
-    """Notes what the server tells the rule of the master."""
+class Rule(InSyncRule):
+    """Shows what the server told the rule of the master."""
 
-    def __init__(self) -> None:
-        self.joined: dict[str, int] = {}
-        self.acknowledged: dict[str, int] = {}
+    @property
+    def joined(self) -> dict[str, int]:
+        return {name: slave.position for name, slave in self._slaves.items()}
 
-    def join(self, slave: str, position: int) -> str:
-        self.joined[slave] = position
-        return slave
-
-    def acknowledge(self, progress: str, position: int) -> None:
-        assert progress in self.joined
-        self.acknowledged[progress] = position
-
-    def leave(self, progress: str) -> None:
-        del self.joined[progress]
-        self.acknowledged.pop(progress, None)
+    @property
+    def acknowledged(self) -> dict[str, int]:
+        return {name: slave.acknowledged for name, slave in self._slaves.items() if slave.acknowledged}
 
 
 class Master:
@@ -79,7 +72,7 @@ async def running_master(
     store: MessageStore | None = None, settings: ReplicationSettings = SETTINGS, **options: Any
 ) -> AsyncIterator[Master]:
     store = store or open_store()
-    rule = Rule()
+    rule = Rule(settings, lambda: store.max_physical_offset)
     listener = socket.create_server(("127.0.0.1", 0))
     server = HaServer("b", store, settings, rule, has_waiting_answers=lambda: master.waits, **options)
     master = Master(store, listener, server, rule)
