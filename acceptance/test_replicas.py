@@ -1,44 +1,40 @@
-"""Replicas of our brokers, which get no data yet: however the processes are arranged, the master says so."""
+"""Slaves of our masters: each is told where to copy from, and copies, however the processes are arranged."""
 
+import socket
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from acceptance.test_cluster import available, namesrv_alone
-from compat_tests.clients.typed import connect, has_route
+from compat_tests.clients.typed import connect, has_route, send
 from compat_tests.endpoints.official import ReplicaEndpoint
 from compat_tests.server import eventually
 from remoting.bodies.registration import RegisterBrokerBody
 from remoting.bodies.topics import TopicConfig, TopicConfigAndMappingSerializeWrapper
-from remoting.requests.ha import ExchangeBrokerHaInfo
+from remoting.requests.ha import ExchangeBrokerHaInfo, GetBrokerHaStatus
 from remoting.requests.namesrv import GetBrokerClusterInfo, RegisterBroker
-from remoting.requests.pop import GetAllMessageRequestMode
 from tools.processes import Gateway
 
-NOTED = "a replica gets no data"
 CLUSTER, REPLICA = "DefaultCluster", "127.0.0.1:1"
 
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """Running processes: the namesrv's address, the brokers by name, and the logs to look into."""
+    """Running processes: the namesrv's address, the brokers by name, and their stores."""
 
     namesrv: str
     brokers: dict[str, str]
-    logs: tuple[Gateway, ...]
-
-    def warnings(self) -> list[str]:
-        return [line for process in self.logs for line in process.lines(NOTED)]
+    store: Path
 
 
 @contextmanager
 def in_one_process(directory: Path, *arguments: str) -> Iterator[Arrangement]:
     with Gateway(directory, "--store", str(directory / "store"), *arguments) as process:
-        yield Arrangement(process.namesrv, process.brokers, (process,))
+        yield Arrangement(process.namesrv, process.brokers, directory / "store")
 
 
 @contextmanager
@@ -49,7 +45,7 @@ def apart(directory: Path, *arguments: str) -> Iterator[Arrangement]:
         broker = stack.enter_context(Gateway(directory / "b", *place, command="broker"))
         with connect(namesrv.namesrv) as client:
             eventually(lambda: has_route(client, "TBW102"), 20)
-        yield Arrangement(namesrv.namesrv, broker.brokers, (namesrv, broker))
+        yield Arrangement(namesrv.namesrv, broker.brokers, directory / "store")
 
 
 ARRANGEMENTS: dict[str, tuple[Callable[..., AbstractContextManager[Arrangement]], tuple[str, ...]]] = {
@@ -78,44 +74,84 @@ def registration(broker_name: str) -> RegisterBroker:
     return request
 
 
-def has_warnings(running: Arrangement, count: int) -> bool:
-    return len(running.warnings()) == count
+def read_frame(connection: socket.socket) -> tuple[int, bytes]:
+    """Read what a master sends next: the physical offset, and bytes of the log."""
+    stream = connection.makefile("rb")
+    offset, size = struct.unpack(">qi", stream.read(12))
+    return offset, stream.read(size)
 
 
 @pytest.mark.parametrize("arrangement", ARRANGEMENTS)
-def test_a_replica_learns_its_master_and_the_master_says_that_it_gets_no_data(
-    tmp_path: Path, arrangement: str
-) -> None:
+def test_namesrv_and_master_say_where_to_copy_from(tmp_path: Path, arrangement: str) -> None:
     start, arguments = ARRANGEMENTS[arrangement]
     with start(tmp_path, *arguments) as running:
+        ha_addresses = set()
         for name, master in running.brokers.items():
-            host, _, port = master.rpartition(":")
             with connect(running.namesrv) as namesrv:
-                answer = namesrv.ask(registration(name))
-                assert (answer.master_addr, answer.ha_server_addr) == (master, f"{host}:{int(port) + 1}")
+                reply = namesrv.ask(registration(name))
                 addresses = namesrv.ask(GetBrokerClusterInfo()).data.broker_addr_table[name].broker_addrs
-                assert addresses == {0: master, 1: REPLICA}
-            expected = len(running.warnings()) + 1
+            assert addresses == {0: master, 1: REPLICA}
+            assert reply.master_addr == master
+            assert reply.ha_server_addr is not None
+            ha_addresses.add(reply.ha_server_addr)
             with connect(master) as broker:
-                remark = broker.ask(GetAllMessageRequestMode()).remark or ""
-                assert remark.startswith(f"{name} does not replicate, so its replicas stay empty")
-                refused = broker.send_command(ExchangeBrokerHaInfo().to_command(1))
-                assert (refused.code, refused.remark) == (3, remark)
-            eventually(partial(has_warnings, running, expected))
-        # One warning of the master for each broker.
-        assert len(running.warnings()) == len(running.brokers)
+                exchanged = broker.ask(ExchangeBrokerHaInfo())
+                assert (exchanged.master_ha_address, exchanged.master_address) == (
+                    reply.ha_server_addr,
+                    master,
+                )
+                host, _, port = reply.ha_server_addr.rpartition(":")
+                with socket.create_connection((host, int(port)), 5) as slave:
+                    slave.sendall(struct.pack(">q", 0))
+                    send(broker, "T", f"message of {name}".encode())
+                    offset, log = read_frame(slave)
+                    assert (offset, f"message of {name}".encode() in log) == (0, True)
+                    status = broker.ask(GetBrokerHaStatus()).data
+                    assert [info.transfer_from_where for info in status.ha_connection_info] == [len(log)]
+        assert len(ha_addresses) == len(running.brokers)
+
+
+def commit_log(store: Path) -> dict[str, bytes]:
+    """Return the files of a commit log that have messages."""
+    files = {path.name: path.read_bytes() for path in (store / "commitlog").iterdir()}
+    return {name: data for name, data in files.items() if any(data)}
 
 
 @pytest.mark.both_servers
-def test_an_official_replica_is_listed_and_told_in_both_logs(tmp_path: Path) -> None:
-    settings = {"brokerRole": "SLAVE", "brokerId": "1", "brokerName": "broker-a"}
-    with apart(tmp_path) as running, available():
+@pytest.mark.parametrize("profile", ["server-5.4", "server-4.9"])
+def test_an_official_slave_copies_our_log(tmp_path: Path, profile: str) -> None:
+    settings = {
+        "brokerRole": "SLAVE",
+        "brokerId": "1",
+        "brokerName": "broker-a",
+        "mappedFileSizeCommitLog": "1048576",
+    }
+    with apart(tmp_path, "--set", "mappedFileSizeCommitLog=1048576") as running, available():
+        (master,) = running.brokers.values()
 
         def is_listed(address: str) -> bool:
             with connect(running.namesrv) as namesrv:
                 members = namesrv.ask(GetBrokerClusterInfo()).data.broker_addr_table["broker-a"]
                 return address in members.broker_addrs.values()
 
-        with ReplicaEndpoint(settings, tmp_path / "replica", running.namesrv, is_listed):
-            # An official replica asks its master first between 60 and 70 s after its start.
-            eventually(lambda: all(process.lines(NOTED) for process in running.logs), 150)
+        with connect(master) as broker:
+            for number in range(3000):
+                send(broker, "T", b"%d " % number + b"x" * 1000)
+            endpoint = ReplicaEndpoint(
+                settings, tmp_path / "replica", running.namesrv, is_listed, profile=profile
+            )
+            with endpoint:
+
+                def has_all() -> bool:
+                    status = broker.ask(GetBrokerHaStatus()).data
+                    return [info.diff for info in status.ha_connection_info] == [0]
+
+                eventually(has_all, 60)
+                for number in range(200):
+                    send(broker, "T", b"again %d" % number)
+                eventually(has_all, 10)
+                own, copies = commit_log(running.store), commit_log(endpoint.store)
+                assert len(own) > 2
+                assert {name: data == copies.get(name) for name, data in own.items()} == dict.fromkeys(
+                    own, True
+                )

@@ -191,9 +191,14 @@ class ReplicaEndpoint(OfficialEndpoint):
     """A further broker of the same name for a running cluster; `registered(address)` says if the cluster knows it."""
 
     def __init__(
-        self, settings: Mapping[str, str], directory: Path, namesrv: str, registered: Callable[[str], bool]
+        self,
+        settings: Mapping[str, str],
+        directory: Path,
+        namesrv: str,
+        registered: Callable[[str], bool],
+        profile: str = "server-5.4",
     ) -> None:
-        super().__init__(settings, directory, namesrv=namesrv)
+        super().__init__(settings, directory, namesrv=namesrv, profile=profile)
         self._registered = registered
 
     def start(self) -> None:

@@ -87,6 +87,7 @@ class ReplicationSettings:
         "time without a message after which master and slave send each other a sign of life",
         low=100,
         high=600_000,
+        live=True,
     )
     ha_housekeeping_interval_ms: int = key(
         "haHousekeepingInterval",
@@ -94,6 +95,7 @@ class ReplicationSettings:
         "time without a sign of life after which a replication connection is closed",
         low=100,
         high=3_600_000,
+        live=True,
     )
     ha_transfer_batch_bytes: int = key(
         "haTransferBatchSize",
@@ -101,11 +103,13 @@ class ReplicationSettings:
         "maximum number of bytes that a master sends to a slave in one piece (official default: 32768)",
         low=1024,
         high=4 * MIB - 12,
+        live=True,
     )
     ha_flow_control_enable: bool = key(
         "haFlowControlEnable",
         False,
         "whether maxHaTransferByteInSecond limits the rate of replication",
+        live=True,
     )
     max_ha_transfer_bytes_per_s: int = key(
         "maxHaTransferByteInSecond",
@@ -113,6 +117,7 @@ class ReplicationSettings:
         "maximum number of bytes a second that one slave is sent, with haFlowControlEnable",
         low=1024,
         high=2**63 - 1,
+        live=True,
     )
     slave_read_enable: bool = key(
         "slaveReadEnable",

@@ -14,9 +14,7 @@ _UNUSED = """
     enableRegisterProducer
     subscriptionExpiredTimeout
     forceRegister compressedRegister brokerNotActiveTimeoutMillis
-    minInSyncReplicas enableAutoInSyncReplicas slaveTimeout haMaxGapNotInSync
-    haSlaveFallbehindMax haMasterAddress haSendHeartbeatInterval haHousekeepingInterval haTransferBatchSize
-    haFlowControlEnable maxHaTransferByteInSecond slaveReadEnable offsetCheckInSlave enableSlaveActingMaster
+    haMasterAddress
 """
 UNUSED = frozenset(_UNUSED.split())
 """Declared keys that nothing reads yet; a test keeps this true."""

@@ -23,6 +23,7 @@ def apply_broker_config(broker: Broker, config: BrokerConfig, numeric_host: str 
     broker.store.reconfigure(changed_store_config(broker.store.config, config))
     broker.group_commit.reconfigure(interval_ms=config.store.flush_interval_commit_log_ms)
     broker.answer_gate.reconfigure(flush_timeout_ms=config.store.sync_flush_timeout_ms)
+    broker.replication.reconfigure(config.replication)
     broker.send_handler.reconfigure(config)
     broker.pull_handler.reconfigure(config)
     broker.flow_control.reconfigure(config)

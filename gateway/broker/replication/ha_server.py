@@ -91,10 +91,6 @@ class HaServer:
         self._is_wake_deferred = False
         self._has_replicas = trio.Event()
 
-    def reconfigure(self, settings: ReplicationSettings) -> None:
-        """Apply changed settings from now on."""
-        self.settings = settings
-
     @property
     def replicas(self) -> list[Replica]:
         """The slaves that are being served, in the order in which they came."""

@@ -5,6 +5,7 @@ from typing import Protocol
 
 from gateway.broker.replication.ha_server import HaServer
 from gateway.broker.replication.in_sync import InSyncRule
+from gateway.config.replication import ReplicationSettings
 
 
 class MasterFollower(Protocol):
@@ -31,6 +32,12 @@ class Replication:
     def note_master(self, ha_address: str | None, address: str | None) -> None:
         """Take over the addresses that a namesrv's answer has; those that it lacks stay."""
         self.master_address = address or self.master_address
+
+    def reconfigure(self, settings: ReplicationSettings) -> None:
+        """Apply changed settings from now on."""
+        self.server.settings = settings
+        if self.in_sync is not None:
+            self.in_sync.settings = settings
 
     @property
     def follows_master(self) -> bool:

@@ -11,7 +11,7 @@ The rules are stricter than those of the official master, where any peer of the 
   count until it shows that it lives on, by acknowledging bytes that were sent later (`Replica.doubt`).
 """
 
-from math import inf
+from math import floor, inf
 from typing import Final
 
 from remoting.transport import Address
@@ -100,7 +100,7 @@ class TransferRate:
         self._last_bytes = 0
 
     def _move_to(self, now_s: float) -> None:
-        second = int(now_s)
+        second = floor(now_s)
         if second != self._second:
             self._last_bytes = self._bytes if second == self._second + 1 else 0
             self._second, self._bytes = second, 0

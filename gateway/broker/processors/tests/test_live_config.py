@@ -93,6 +93,11 @@ COPIES = {
     "diskSpaceCleanForciblyRatio": "store._retention.config.disk_clean_forcibly_percent",
     "diskSpaceWarningLevelRatio": "store._retention.config.disk_warning_percent",
     "cleanFileForciblyEnable": "store._retention.config.clean_forcibly_enable",
+    "haSendHeartbeatInterval": "replication.server.settings.ha_send_heartbeat_interval_ms",
+    "haHousekeepingInterval": "replication.server.settings.ha_housekeeping_interval_ms",
+    "haTransferBatchSize": "replication.server.settings.ha_transfer_batch_bytes",
+    "haFlowControlEnable": "replication.server.settings.ha_flow_control_enable",
+    "maxHaTransferByteInSecond": "replication.server.settings.max_ha_transfer_bytes_per_s",
     "maxQueuesPerTopic": "topics.limits.max_queues_per_topic",
 }
 QUOTAS = {
@@ -170,13 +175,14 @@ def test_a_change_reaches_every_part_that_uses_the_key(name: str) -> None:
 def test_no_part_keeps_the_configuration_from_before() -> None:
     world = World()
     old = world.broker.config
-    parts = [old, old.store, old.flow, old.pop, old.limits]
+    parts = [old, old.store, old.flow, old.pop, old.limits, old.replication]
     changes = [
         "traceOn=false",
         "fileReservedTime=9",
         "sendQuotaBytes=9",
         "popPollingSize=9",
         "maxTopics=9999",
+        "haTransferBatchSize=32768",
     ]
     change(world, "\n".join(changes))
     known = [id(each) for each in (old, parts, world.broker.config)]
