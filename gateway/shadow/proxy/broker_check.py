@@ -27,6 +27,7 @@ from codec.constants import FLAG_RESPONSE
 from codec.errors import FrameError
 from codec.frames import FrameSplitter
 from codec.hosts import format_host
+from gateway.runtime.running_time import within_running_time
 from gateway.shadow.clusters.address_policy import AddressPolicy, AddressRefused, Endpoint
 from gateway.shadow.clusters.cluster import Sign, split_address
 from remoting.requests.admin import GetBrokerRuntimeInfo
@@ -133,20 +134,22 @@ class BrokerCheck:
             self._sign(question)
         transport = await self._open(address)
         try:
-            with trio.move_on_after(self._timeout_s):
-                await transport.send_all(encode_command(question))
-                await _receive_answer(transport, question.opaque)
-                return endpoint
-            raise NotABroker(f"{address} did not answer as a broker within {self._timeout_s:g} s")
+            await within_running_time(self._timeout_s, lambda: _exchange(transport, question))
+            return endpoint
+        except trio.TooSlowError:
+            raise NotABroker(f"{address} did not answer as a broker within {self._timeout_s:g} s") from None
         except FrameError as error:
             raise NotABroker(f"{address} does not speak the remoting protocol: {error}") from error
         finally:
             transport.close()
 
     async def _open(self, address: str) -> Transport:
-        with trio.move_on_after(self._timeout_s):
-            return await self._opener(*split_address(address))
-        raise OSError(f"no connection to {address} within {self._timeout_s:g} s")
+        host, port = split_address(address)
+        try:
+            # A pause of this process says nothing about the broker: dozens of clients may wait for their connections.
+            return await within_running_time(self._timeout_s, lambda: self._opener(host, port))
+        except trio.TooSlowError:
+            raise OSError(f"no connection to {address} within {self._timeout_s:g} s") from None
 
     def _forget(self, address: str) -> None:
         if self._checked.pop(address, None) is not None:
@@ -157,6 +160,12 @@ class BrokerCheck:
         while len(self._failures) >= MAX_REMEMBERED_FAILURES:
             del self._failures[next(iter(self._failures))]
         self._failures[address] = trio.current_time() + RECHECK_PAUSE_S, error
+
+
+async def _exchange(transport: Transport, question: Command) -> None:
+    """Send a question, and receive its answer. Raises FrameError, NotABroker, OSError."""
+    await transport.send_all(encode_command(question))
+    await _receive_answer(transport, question.opaque)
 
 
 async def _receive_answer(transport: Transport, opaque: int) -> Command:

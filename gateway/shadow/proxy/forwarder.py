@@ -9,6 +9,7 @@ import trio
 
 from gateway.runtime.metrics import Metric
 from gateway.runtime.process import ListenError
+from gateway.runtime.running_time import within_running_time
 from gateway.runtime.state_file import absolute_path
 from gateway.runtime.supervise import TaskSupervisor
 from gateway.shadow.clusters.address_policy import AddressPolicy, AddressRefused, Endpoint
@@ -191,9 +192,11 @@ class Forwarder:
         """
         if await self.is_own_address(address):
             raise AddressRefused(_own_port(address))
-        with trio.move_on_after(self._settings.connect_s):
-            return await self._opener(*split_address(address))
-        raise OSError("no answer in time")
+        host, port = split_address(address)
+        try:
+            return await within_running_time(self._settings.connect_s, lambda: self._opener(host, port))
+        except trio.TooSlowError:
+            raise OSError("no answer in time") from None
 
     def _start_broker_listener(
         self, upstream: UpstreamAddress, sockets: list[socket.socket]

@@ -2,6 +2,7 @@
 
 import logging
 import socket
+import time
 from collections import Counter
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from functools import partial
@@ -349,6 +350,44 @@ def test_a_storm_of_clients_reaches_the_primary_in_turns(reactor):
                     assert await ask_max_offset(routes["b"][0]) == 2
                 assert results == [1] * (3 * MAX_CONCURRENT_DIALS)
                 assert most <= MAX_CONCURRENT_DIALS
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+
+
+def test_a_pause_of_the_whole_process_is_not_taken_for_a_silent_broker(reactor):
+    """A full garbage collection, or a machine that is suspended: dials in progress failed, and closed their clients."""
+
+    async def main():
+        async with trio.open_nursery() as nursery:
+            primary = FakePrimary(nursery)
+            broker = primary.broker(1)
+            primary.brokers = {"a": [broker.address]}
+            async with running(primary, reactor, refresh_s=3600.0, connect_s=0.5) as forwarder:
+                ((address,),) = (await fetch_route(forwarder)).values()
+                assert await ask_max_offset(address) == 1
+                check, dials = forwarder._broker_check, 0
+                opener = check._opener
+
+                async def open_slowly(host, port):
+                    nonlocal dials
+                    dials += 1
+                    await trio.sleep(0.1)
+                    return await opener(host, port)
+
+                check._opener = open_slowly
+                results = []
+
+                async def ask():
+                    results.append(await ask_max_offset(address))
+
+                async with trio.open_nursery() as asking:
+                    for _ in range(20):
+                        asking.start_soon(ask)
+                    while dials < 20:
+                        await trio.lowlevel.checkpoint()
+                    time.sleep(0.6)  # noqa: ASYNC251 - the pause
+                assert results == [1] * 20
             nursery.cancel_scope.cancel()
 
     trio.run(main)
