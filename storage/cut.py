@@ -14,7 +14,8 @@ removed by the next opening of the store. While it exists, opening the store beg
 at any step leaves either the old store or the shortened one. Every step may be repeated.
 
 1. Remove the file of queue ends, by which recovery would miss what is cut. Lower the checkpoint, and write the
-   ``abort`` file: recovery then trusts nothing from the cut on.
+   ``abort`` file: recovery then trusts nothing from the cut on, or builds all queues anew if topics were deleted after
+   the cut.
 2. The log: delete later files, the last first, and put zeros after the cut in the file that holds it.
 3. The timer files: give each slot with cut messages a new chain of the other ones, as `TimerStore.rewrite_slot` does.
    Go back to the first message of the timer topic that has to be read again, and to the first slot of which a delivery
@@ -38,6 +39,7 @@ from storage.checkpoint import StoreCheckpoint
 from storage.commit_log import CommitLog
 from storage.config import StoreConfig
 from storage.consume_queue import ConsumeQueue, QueueFilePool
+from storage.deleted_topics import DeletedTopics
 from storage.errors import CorruptionError, StoreError
 from storage.files import Files
 from storage.layout import (
@@ -51,6 +53,7 @@ from storage.layout import (
 )
 from storage.log_scan import ScannedMessage, scan_log
 from storage.queue_ends import delete_queue_ends, queue_ends_path
+from storage.recovery import REBUILDING
 from storage.timer_checkpoint import TimerCheckpoint, TimerProgress
 from storage.timer_log import MAGIC_DELETE, MAGIC_PART, TimerLog, TimerRecord
 from storage.timer_wheel import SLOT, TimerWheel, WheelSlot
@@ -120,7 +123,13 @@ def finish_cut(config: StoreConfig, files: Files) -> None:
     checkpoint = StoreCheckpoint(files, config.checkpoint_path)
     checkpoint.lower(cut.end, cut.time_ms)
     checkpoint.close()
-    if files.read_small(config.abort_path) is None:
+    deleted_topics = DeletedTopics(files, config.root)
+    if deleted_topics.has_deletion_after(cut.end):
+        # Whether the master deleted these topics as well is not known here. Their messages before the cut get queue
+        # entries again; if it did, its notes remove them.
+        files.write_small(config.abort_path, REBUILDING)
+        deleted_topics.forget_after(cut.end)
+    elif files.read_small(config.abort_path) is None:
         files.write_small(config.abort_path, files.boot_id().encode())
     _cut_log(config, files, cut.end)
     commit_log = _open_log(config, files)
@@ -236,11 +245,18 @@ def _cut_log(config: StoreConfig, files: Files, end: int) -> None:
 
 def _cut_timers(config: StoreConfig, files: Files, commit_log: CommitLog, cut: Cut) -> None:
     """Take the records of cut messages out of the wheel, and let the others be read and delivered again if need be."""
-    check_path = f"{config.config_path}/timercheck"
+    check_path, wheel_path = f"{config.config_path}/timercheck", f"{config.root}/timerwheel"
     if not files.size(check_path):
         return
+    if cut.end <= commit_log.first_base:
+        # Nothing is left. Records of expired messages would point to others if the log began anew before them.
+        log_path = f"{config.root}/timerlog"
+        paths = [wheel_path, check_path, *(f"{log_path}/{name}" for name in files.list(log_path))]
+        for path in paths:
+            files.delete(path)
+        files.flush_many(paths)
+        return
     checkpoint = TimerCheckpoint(files, check_path)
-    wheel_path = f"{config.root}/timerwheel"
     wheel_bytes = files.size(wheel_path) or SLOT.size
     # With a precision of 1 the wheel's times are the numbers of the slots.
     wheel = TimerWheel(files, wheel_path, 1, wheel_bytes // SLOT.size)

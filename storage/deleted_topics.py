@@ -136,6 +136,30 @@ class DeletedTopics:
             return False
         return store_timestamp <= deletion[1] + CLOCK_MARGIN_MS
 
+    def forget_queue_ends(self) -> None:
+        """Delete the file of queue ends, because a queue begins anew at a lower offset. Thread safe."""
+        with self._lock:
+            self.deletions_begun += 1
+            delete_queue_ends(self._files, self._root)
+
+    def has_deletion_after(self, log_end: int) -> bool:
+        """Return True if a topic was deleted when the log was longer than this."""
+        return any(deletion[0] > log_end for deletion in self._deletions.values())
+
+    def forget_after(self, log_end: int) -> None:
+        """Forget, durably, the deletions of when the log was longer than this, because it was cut.
+
+        Raises StoreFull, OSError.
+        """
+        with self._lock:
+            remaining = {
+                topic: deletion for topic, deletion in self._deletions.items() if deletion[0] <= log_end
+            }
+            if remaining != self._deletions:
+                self.deletions_begun += 1
+                self._write(remaining)
+                self._deletions = remaining
+
     def settle(self, log_start: int, log_end: int) -> None:
         """Forget the deletions whose messages have all expired, and limit the others to the present end of the log.
 

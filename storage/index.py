@@ -289,10 +289,16 @@ class MessageIndex:
         self._announce_end(self._end_time)
         self._note_indexed_time()
 
-    def start_at(self, physical_offset: int) -> None:
-        """Continue at the new beginning of an empty log."""
+    def begin_anew(self, physical_offset: int) -> list[str]:
+        """Delete all files, and continue at the new beginning of an empty log; return the paths of the files."""
+        paths = [file.path for file in self.files]
+        self._unflushed.clear()
+        self.close()
+        for path in paths:
+            self._files.delete(path)
         self.next_offset = physical_offset
         self._note_indexed_time()
+        return paths
 
     def _note_indexed_time(self) -> None:
         """Set ``indexed_until_ms``, unless the next message cannot be read, as at the end of a log file."""

@@ -343,7 +343,11 @@ class ReplicaLog:
         if queue is None:
             return None
         missing = message.queue_offset - queue.next_offset
-        if queue.bases and 0 < missing <= MAX_BRIDGED_HOLES:
+        if missing < 0:
+            self._store.forget_queue_ends()
+        if missing > 0 and queue.expired_before < self._log.first_base:
+            queue.delete_before(self._log.first_base)
+        if 0 < missing <= MAX_BRIDGED_HOLES and queue.next_offset > queue.min_offset:
             # The master lost them to damage. They are missing in its log, so they never come: holes stand for them.
             queue.append_holes(missing, message.physical_offset - 1)
         dispatch.append_entry(message, from_beginning=True)
@@ -408,12 +412,8 @@ class LogComparison:
         for at, byte in enumerate(own):
             if byte != data[at]:
                 start = self._message_with(offset + at)
-                if not self._is_after_blank_marker(start, offset + at):
+                if offset + at < start + BLANK_BYTES or not _is_blank_marker(self._log, start):
                     raise Diverged(start)
-
-    def _is_after_blank_marker(self, start: int, offset: int) -> bool:
-        view, base, _ = self._log.file_containing(start)
-        return START.unpack_from(view, start - base)[1] == MAGIC_BLANK and offset >= start + BLANK_BYTES
 
     def _message_with(self, offset: int) -> int:
         """Return the start of the message that holds a byte."""
@@ -444,10 +444,18 @@ def _message_starts(commit_log: CommitLog, max_bytes: int) -> list[int]:
             raise commit_log.corruption_error(
                 base, "messages do not lead from its start to the end of the log"
             )
-        if starts[0] <= offset or base <= commit_log.first_base:
+        # A blank marker proves nothing: two logs may have the same one after different messages.
+        messages = [start for start in starts if not _is_blank_marker(commit_log, start)]
+        if base <= commit_log.first_base or (messages and messages[0] <= offset):
             break
         base -= commit_log.file_bytes
-    return [start for start, following in zip(starts, [*starts[1:], end], strict=True) if following > offset]
+    first = max((start for start in messages if start <= offset), default=starts[0])
+    return [start for start in starts if start >= first]
+
+
+def _is_blank_marker(commit_log: CommitLog, start: int) -> bool:
+    view, base, _ = commit_log.file_containing(start)
+    return bool(START.unpack_from(view, start - base)[1] == MAGIC_BLANK)
 
 
 def _hop(commit_log: CommitLog, offset: int, end: int) -> list[int] | None:

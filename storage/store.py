@@ -26,7 +26,7 @@ read only fields whose stale value is harmless (an end that is too low).
 
 import logging
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -53,7 +53,13 @@ from storage.offset_preserving_append import (
     last_store_timestamp,
     parse_stored_messages,
 )
-from storage.queue_ends import QueueRanges, read_queue_ends, write_queue_ends
+from storage.queue_ends import (
+    QueueRanges,
+    delete_queue_ends,
+    queue_ends_path,
+    read_queue_ends,
+    write_queue_ends,
+)
 from storage.queue_read import (
     BatchPredicate,
     MessagePredicate,
@@ -579,11 +585,34 @@ class MessageStore:
         """Have the next checkpoint flush queue files in which entries were erased, and the deletion of queue files."""
         self._queue_set.note_changed_paths(paths)
 
+    def forget_queue_ends(self) -> None:
+        """Let a queue begin anew at a lower offset than the file of queue ends says."""
+        self._deleted_topics.forget_queue_ends()
+        self.flush_queue_files_later([queue_ends_path(self.config.root)])
+
+    def queue_ends(self) -> dict[tuple[str, int], int]:
+        """Return the offset that the next message of each queue gets, for `begin_empty_queues_at` of a replica."""
+        return {(queue.topic, queue.queue_id): queue.next_offset for queue in self._queue_set.queues()}
+
+    def begin_empty_queues_at(self, ends: Mapping[tuple[str, int], int]) -> None:
+        """Let queues without any message continue at these offsets, which the former master gave out; blocks.
+
+        A replica that began in the middle of the log knows nothing of queues whose messages had all expired by then.
+        Raises StoreFull.
+        """
+        for (topic, queue_id), end in ends.items():
+            queue = self._find_queue(topic, queue_id)
+            if self._deleted_topics.deletion_of(topic) is not None:
+                continue  # it began anew, and the log tells where
+            if end > 0 and (queue is None or queue.next_offset == 0):
+                (queue or self._queue_set.create(topic, queue_id)).restart_at(end)
+
     def begin_log_at(self, physical_offset: int) -> None:
         """Let the log, which must be empty, begin at the start of a file, durably; blocks.
 
-        Each step leaves an empty store: without confirm offset, without log files, with the new first file. Raises
-        StoreError if the log is not empty or no file can start there, StoreFull, FlushFailed.
+        Each step leaves an empty store: without confirm offset, without queues and notes of an earlier log, without log
+        file, with the new first file. Raises StoreError if the log is not empty or no file can start there, StoreFull,
+        FlushFailed.
         """
         log_file_bytes, first_base = self.commit_log.file_bytes, self.commit_log.first_base
         if self.commit_log.max_offset != first_base:
@@ -598,13 +627,20 @@ class MessageStore:
         checkpoint, log_files = self._checkpoint, self.commit_log
         checkpoint.log_timestamp = checkpoint.queues_timestamp = checkpoint.confirm_offset = 0
         checkpoint.write()
+        # Queues and index may hold entries of messages that had expired before.
+        delete_queue_ends(self.files, self.config.root)
+        paths = [queue_ends_path(self.config.root)]
+        for queue in self._queue_set.queues():
+            paths += self._queue_set.discard(queue)
+        paths += self.index.begin_anew(physical_offset)
+        self._deleted_topics.forget_after(-1)
+        self.files.flush_many(paths)
         old_path = log_files.path(log_files.first_base)
         log_files.close_file(log_files.first_base)
         self.files.delete(old_path)
         self.files.flush(old_path)
         log_files.start_at(physical_offset, physical_offset)
         self.files.flush(log_files.path(physical_offset))
-        self.index.start_at(physical_offset)
 
     def note_deletion(self, topic: str, log_end: int, time_ms: int) -> None:
         """Delete the messages of a topic before a physical offset, as its master did at this wall time; blocks.

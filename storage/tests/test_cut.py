@@ -257,3 +257,18 @@ def test_a_timer_that_fired_after_the_cut_fires_again() -> None:
     timers = TimerStore(TIMERS, store, WHEEL)
     assert timers.waiting_messages == 1
     assert deliver_timers(store, timers, clock.now_ms()) == [start]
+
+
+def test_a_deletion_after_the_cut_is_undone() -> None:
+    """Whether the master deleted the topic as well is not known; if it did, its note comes again."""
+    files, clock = CrashFiles(), FakeClock()
+    store = MessageStore.open(CONFIG, files, clock)
+    for _ in range(3):
+        store.append(NewMessage("a", 0, b"before", b""))
+    end = store.append(NewMessage("b", 0, b"the first that is cut", b""))[1]
+    store.delete_topic("a")
+    store.close()
+    cut_store(CONFIG, files, end, WHEEL)
+    store = MessageStore.open(CONFIG, files, clock)
+    assert (store.max_offset("a", 0), store.max_offset("b", 0)) == (3, 0)
+    assert store.deletion_notes == {}
