@@ -125,6 +125,7 @@ NOT_AUDITED: Final[Mapping[int, str]] = {
     namesrv.BrokerHeartbeat.code: "brokers send it every second; it changes nothing",
     replication.PutMessagesAtOffsets.code: "the shadow gateway sends every copied message with it",
     ha.ExchangeBrokerHaInfo.code: "replicas send it every few seconds; it is refused",
+    ha.NotifyMinBrokerIdChange.code: "namesrvs send it when a replica comes or goes; it changes nothing",
 }
 """The reason for each request that changes something and leaves no line, by request code."""
 

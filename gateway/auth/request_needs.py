@@ -179,7 +179,7 @@ _register(
     namesrv.PutKvConfig, namesrv.DeleteKvConfig, namesrv.RegisterBroker, namesrv.UnregisterBroker,
     namesrv.BrokerHeartbeat, namesrv.WipeWritePermOfBroker, namesrv.AddWritePermOfBroker,
     namesrv.DeleteTopicInNamesrv, namesrv.RegisterTopicInNamesrv, namesrv.UpdateNamesrvConfig,
-    replication.PutMessagesAtOffsets, ha.ExchangeBrokerHaInfo,
+    replication.PutMessagesAtOffsets, ha.ExchangeBrokerHaInfo, ha.NotifyMinBrokerIdChange,
     pop.PopRollback,
     auth.AuthCreateUser, auth.AuthUpdateUser, auth.AuthDeleteUser,
     auth.AuthCreateAcl, auth.AuthUpdateAcl, auth.AuthDeleteAcl,

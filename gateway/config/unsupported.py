@@ -13,7 +13,7 @@ _UNUSED = """
     pullBatchMaxMessageCount flushDelayOffsetInterval
     enableRegisterProducer
     subscriptionExpiredTimeout
-    forceRegister compressedRegister brokerNotActiveTimeoutMillis
+    forceRegister compressedRegister
     haMasterAddress
 """
 UNUSED = frozenset(_UNUSED.split())
@@ -157,6 +157,9 @@ REFUSED_VALUES: dict[str, ServedValue] = {
     "enableDLegerCommitLog": ServedValue("false", "DLedger replication"),
     "enableControllerMode": ServedValue("false", _CONTROLLER),
     "enableRemoteEscape": ServedValue("false", "writing to other brokers while there is no master"),
+    "isInBrokerContainer": ServedValue(
+        "false", "several brokers in one official container", "and run each broker as a process"
+    ),
     "enableControllerInNamesrv": ServedValue("false", _CONTROLLER, "to run a namesrv without a controller"),
     "storeType": ServedValue("default", _OTHER_STORE, _DEFAULT_STORE),
     "timerRocksDBEnable": ServedValue("false", _OTHER_STORE, _DEFAULT_STORE),

@@ -166,10 +166,12 @@ class Cluster:
 
     # -- servers --------------------------------------------------------------------------------------------
 
-    async def namesrv(self, limits: ConnectionLimits | None = None, guard: Guard = NO_GUARD) -> Node:
+    async def namesrv(
+        self, limits: ConnectionLimits | None = None, guard: Guard = NO_GUARD, **settings: Any
+    ) -> Node:
         """Start, or restart, the namesrv."""
         service = NamesrvService(
-            NamesrvConfig(),
+            NamesrvConfig(**settings),
             self.clock,
             limits or ConnectionLimits(),
             ServerLimits(),

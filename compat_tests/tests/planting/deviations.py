@@ -69,8 +69,8 @@ _DEVIATIONS: Final = (
         "beyond-an-empty-queue-is-not-moved",
         "test_pull.py::test_empty_queue_beyond",
         PULL_HANDLER,
-        "return ResponseCode.PULL_OFFSET_MOVED if offset else NOT_FOUND",
-        "return NOT_FOUND",
+        "code = ResponseCode.PULL_OFFSET_MOVED if offset else NOT_FOUND",
+        "code = NOT_FOUND",
     ),
     deviation(
         "pull",

@@ -33,6 +33,7 @@ from gateway.broker.pop.receipts import REVIVE_GROUP
 from gateway.broker.pop.service import build_pop
 from gateway.broker.replication.ha_server import HaServer
 from gateway.broker.replication.in_sync import InSyncRule, requires_replicas
+from gateway.broker.replication.members import ReplicaGroup
 from gateway.broker.replication.parts import Replication
 from gateway.broker.requests.pull_handler import PullHandler
 from gateway.broker.requests.retry_rules import RetryRules
@@ -146,7 +147,9 @@ class BrokerBuilder:
     def _connect(self, config: BrokerConfig, store: MessageStore) -> Broker:
         rule = _in_sync_rule(config, store)
         services = _services(config, store, self._run_blocking, self._port, self._reactor, rule)
-        replication = Replication(_ha_server(config, services, self._reactor, rule), rule)
+        replication = Replication(
+            _ha_server(config, services, self._reactor, rule), ReplicaGroup(config.broker_id), rule
+        )
         try:
             return _connect_parts(
                 config,

@@ -25,6 +25,7 @@ from codec.topics import READ_WRITE
 from gateway.broker.assembly.namesrv_lookup import Address, NamesrvLookup, split_addresses
 from gateway.broker.broker import Broker
 from gateway.broker.messages.advertised_hosts import AUTO
+from gateway.broker.replication.members import HEARTBEAT_INTERVAL_S
 from gateway.broker.topics.topic_table import TopicChange
 from gateway.config.process import LOOPBACK
 from gateway.namesrv.addresses import join_address
@@ -37,7 +38,9 @@ from remoting.client import open_client
 from remoting.connection import Connection
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
 from remoting.requests.namesrv import (
+    BrokerHeartbeat,
     GetBrokerClusterInfo,
+    GetBrokerMemberGroup,
     GetRouteInfoByTopic,
     RegisterBroker,
     RegisterBrokerReply,
@@ -188,6 +191,7 @@ class Registrar:
             ha_address=_address(host, config.ha_address_port),
             queues={name: queue_data(config.broker_name, table[name], mask) for name in topics},
             data_version=self._broker.topics.version,
+            acting_master=self.sends_heartbeats or None,
         )
         result = self._local.register_local(registration, table, LOOPBACK)
         self._broker.replication.note_master(result.ha_address, result.master_address)
@@ -276,7 +280,8 @@ class Registrar:
             cluster_name=config.broker_cluster_name,
             ha_server_addr=join_address(address.rpartition(":")[0].strip("[]"), config.ha_address_port),
             broker_id=config.broker_id,
-            enable_acting_master=False,
+            heartbeat_timeout_millis=config.broker_not_active_timeout_ms if self.sends_heartbeats else None,
+            enable_acting_master=self.sends_heartbeats,
             compressed=False,
             body_crc32=crc32(body),
         )
@@ -291,6 +296,34 @@ class Registrar:
     def note_answer(self, answer: RegisterBrokerReply) -> None:
         """Take over the addresses of the master, which a namesrv tells a slave."""
         self._broker.replication.note_master(answer.ha_server_addr, answer.master_addr)
+
+    # -- a slave that may act as master ---------------------------------------------------------------------------
+
+    @property
+    def sends_heartbeats(self) -> bool:
+        """True if namesrvs are to notice within seconds that the broker is gone, and a slave may act as master then."""
+        return self._broker.config.replication.enable_slave_acting_master
+
+    def send_heartbeat(self, connection: Connection) -> None:
+        """Tell a namesrv that the broker lives, without waiting for an answer. Raises RemotingClosed."""
+        config = self._broker.config
+        command = BrokerHeartbeat(
+            cluster_name=config.broker_cluster_name,
+            broker_addr=self.address_through(connection),
+            broker_name=config.broker_name,
+        ).to_command()
+        self.sign(command)
+        connection.send_command(command)
+
+    async def ask_members(self, connection: Connection) -> None:
+        """Ask a namesrv which brokers of this name are registered. Raises one of FAILURES."""
+        config = self._broker.config
+        request = GetBrokerMemberGroup(
+            cluster_name=config.broker_cluster_name, broker_name=config.broker_name
+        )
+        group = (await connection.ask(request, sign=self.sign)).data.broker_member_group
+        if group is not None and group.broker_addrs:
+            self._broker.replication.note_members(group.broker_addrs)
 
     def unregistration_request(self, connection: Connection) -> UnregisterBroker:
         """Return the request that unregisters the broker."""
@@ -319,7 +352,7 @@ class Registrar:
         """Keep the broker registered until cancelled."""
         async with trio.open_nursery() as nursery:
             if self._local is not None:
-                nursery.start_soon(self._keep_registered_locally)
+                nursery.start_soon(self._keep_registered_locally, self._local)
             for namesrv in self._connections:
                 nursery.start_soon(namesrv.run)
             if self._lookup.may_change:
@@ -377,11 +410,20 @@ class Registrar:
             namesrv.registered_peer == retired.peer for namesrv in self._listed.values()
         )
 
-    async def _keep_registered_locally(self) -> None:
+    async def _keep_registered_locally(self, local: RouteTable) -> None:
         """Heal the routes of the namesrv in this process: a request may have deleted topics there."""
+        next_renewal_s = trio.current_time() + self.period_s
         while True:
-            await trio.sleep(self.period_s)
-            self.renew_locally()
+            if self.sends_heartbeats:
+                await trio.sleep(HEARTBEAT_INTERVAL_S)
+                config = self._broker.config
+                group = local.broker_member_group(config.broker_cluster_name, config.broker_name, LOOPBACK)
+                self._broker.replication.note_members(group.broker_addrs)
+            else:
+                await trio.sleep(self.period_s)
+            if trio.current_time() >= next_renewal_s:
+                self.renew_locally()
+                next_renewal_s = trio.current_time() + self.period_s
 
     async def unregister_all(self) -> None:
         """Unregister from all namesrvs for good. A namesrv that does not answer lets the registration expire."""
@@ -448,7 +490,10 @@ class NamesrvConnection:
                 async with self._open_connection() as connection:
                     self._connection = connection
                     self._has_registered = False
-                    await self._keep_registered(connection)
+                    async with trio.open_nursery() as nursery:
+                        nursery.start_soon(self._send_heartbeats, connection)
+                        await self._keep_registered(connection)
+                        nursery.cancel_scope.cancel()
             except* FAILURES as problems:
                 self._note_failure(problems.exceptions[0])
             self._connection = None
@@ -465,6 +510,27 @@ class NamesrvConnection:
                 await self._register(connection)
             with trio.move_on_after(self._registrar.period_s):
                 await self.changed.wait()
+
+    async def _send_heartbeats(self, connection: Connection) -> None:
+        """Send heartbeats while registered, and ask for the members of the group, if a slave may act as master."""
+        registrar, knows_members = self._registrar, True
+        while registrar.sends_heartbeats:
+            await trio.sleep(HEARTBEAT_INTERVAL_S)
+            if not self._has_registered or registrar.is_paused:
+                continue
+            try:
+                registrar.send_heartbeat(connection)
+                if knows_members:
+                    await registrar.ask_members(connection)
+            except RequestError as problem:
+                log.warning(
+                    "the namesrv does not list the members of a broker group",
+                    extra={"namesrv": self._name, "reason": problem.remark},
+                )
+                knows_members = False
+            except (RemotingClosed, RemotingTimeout) as problem:
+                # `_keep_registered` sees to it: the next registration fails as well.
+                log.debug("heartbeat failed", extra={"namesrv": self._name, "reason": str(problem)})
 
     async def _register(self, connection: Connection) -> None:
         request = self._registrar.registration_request(connection)

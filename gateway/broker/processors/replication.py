@@ -20,6 +20,7 @@ from remoting.requests.ha import (
     ExchangeBrokerHaInfoReply,
     GetBrokerHaStatus,
     GetBrokerHaStatusReply,
+    NotifyMinBrokerIdChange,
     ResetMasterFlushOffset,
 )
 from remoting.requests.pop import GetAllMessageRequestMode, GetAllMessageRequestModeReply
@@ -58,6 +59,15 @@ def exchange_ha_info(broker: Broker, request: ExchangeBrokerHaInfo, call: Call) 
         master_flush_offset=broker.store.durable_offset,
         master_address=join_address(host, config.advertised_port or config.listen_port),
     )
+
+
+@NotifyMinBrokerIdChange.on(handlers)
+def notify_min_broker_id_change(broker: Broker, request: NotifyMinBrokerIdChange) -> None:
+    """Answer with success. A namesrv says who has the lowest id now, and where it is reached.
+
+    Deviation: nothing is taken over from the request, which anybody can send. With ``enableSlaveActingMaster`` the
+    broker asks its namesrvs every second (`members.py`), so it knows within that time.
+    """
 
 
 @GetBrokerHaStatus.on(handlers)

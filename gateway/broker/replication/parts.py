@@ -1,10 +1,13 @@
 """The parts of replication that a broker has, by its role."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from codec.constants import MASTER_ID
 from gateway.broker.replication.ha_server import HaServer
 from gateway.broker.replication.in_sync import InSyncRule
+from gateway.broker.replication.members import ReplicaGroup
 from gateway.config.replication import ReplicationSettings
 
 
@@ -18,13 +21,14 @@ class MasterFollower(Protocol):
 
 @dataclass(slots=True)
 class Replication:
-    """``server`` serves slaves, or refuses them at a slave.
+    """``server`` serves slaves, or refuses them at a slave. ``group`` has the registered brokers of this name.
 
     ``in_sync`` is None unless the broker is a SYNC_MASTER, ``follower`` unless it is a slave. ``master_address`` is
     where the master of a slave answers requests, "" while unknown.
     """
 
     server: HaServer
+    group: ReplicaGroup
     in_sync: InSyncRule | None = None
     follower: MasterFollower | None = None
     master_address: str = ""
@@ -32,6 +36,13 @@ class Replication:
     def note_master(self, ha_address: str | None, address: str | None) -> None:
         """Take over the addresses that a namesrv's answer has; those that it lacks stay."""
         self.master_address = address or self.master_address
+
+    def note_members(self, addresses: Mapping[int, str]) -> None:
+        """Take over the addresses of all brokers of this name that are registered, by broker id."""
+        self.group.note_members(addresses)
+        if self.in_sync is not None:
+            self.in_sync.alive_replicas = len(addresses)
+        self.note_master(None, addresses.get(MASTER_ID))
 
     def reconfigure(self, settings: ReplicationSettings) -> None:
         """Apply changed settings from now on."""

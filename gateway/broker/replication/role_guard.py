@@ -63,6 +63,8 @@ STORING: Final = _codes(
 """Requests that store messages, those of consumers that pop included. They are refused with SYSTEM_BUSY."""
 READING: Final = _codes(pull.PullMessage, pull.LitePullMessage, pop.Notification, pop.PeekMessage)
 """Requests for messages, which are refused with SYSTEM_BUSY unless ``slaveReadEnable`` is true."""
+SENDS: Final = _codes(send.SendMessage, send.SendMessageV2, send.SendBatchMessage)
+"""Refused with SERVICE_NOT_AVAILABLE by a slave that may act as master, with ``enableSlaveActingMaster``."""
 DECIDING: Final = _codes(transaction.EndTransaction, transaction.ResumeCheckHalfMessage, send.RecallMessage)
 """Requests about messages that wait, refused with SLAVE_NOT_AVAILABLE."""
 CHANGING: Final = _codes(
@@ -102,6 +104,8 @@ class RoleGuard:
         config = self._config()
         if config.role is Role.MASTER:
             return handler
+        if code in SENDS and config.replication.enable_slave_acting_master:
+            return self._refuse(ResponseCode.SERVICE_NOT_AVAILABLE, "service not available now")
         if code in STORING or (code in READING and not config.replication.slave_read_enable):
             return self._refuse(ResponseCode.SYSTEM_BUSY, "[REJECTREQUEST]a slave takes no such request")
         if code in DECIDING:
