@@ -38,6 +38,7 @@ from gateway.config.process import (
     TlsConfig,
 )
 from gateway.config.properties_file import PropertiesError, decode_text, parse_properties
+from gateway.config.replication import ASYNC_MASTER
 from gateway.config.replication import Role as BrokerRole
 from gateway.config.store import OFFICIAL_STORE
 from gateway.config.unsupported import (
@@ -310,6 +311,13 @@ def _check_role(broker: BrokerConfig, process: ProcessConfig, source_values: Ite
     Deviation: the official broker starts a master with id 0 whatever brokerId says.
     """
     origins = {source_value.name.rpartition(".")[2]: source_value.origin for source_value in source_values}
+    role = broker.replication.broker_role
+    if broker.store.staged_publish and role != ASYNC_MASTER:
+        raise ConfigError(
+            f"{origins['stagedPublish']}: stagedPublish=true does not go with brokerRole={role}, because a slave gets "
+            "neither staged messages nor the marks of published batches. Set stagedPublish=false, or "
+            f"brokerRole={ASYNC_MASTER}, which then serves no slaves"
+        )
     if broker.role is BrokerRole.SLAVE:
         if broker.broker_id == MASTER_ID:
             raise ConfigError(

@@ -292,7 +292,11 @@ def _in_sync_rule(config: BrokerConfig, store: MessageStore) -> InSyncRule | Non
 def _ha_server(
     config: BrokerConfig, services: MessageServices, reactor: Reactor | None, rule: InSyncRule | None
 ) -> HaServer:
-    gate, is_slave = services.answer_gate, config.role is Role.SLAVE
+    gate, refusal = services.answer_gate, None
+    if config.role is Role.SLAVE:
+        refusal = f"{config.broker_name} is a slave itself"
+    elif config.store.staged_publish:
+        refusal = f"{config.broker_name} has stagedPublish: a slave would get no staged messages"
     return HaServer(
         config.broker_name,
         services.store,
@@ -300,7 +304,7 @@ def _ha_server(
         rule,
         has_waiting_answers=lambda: gate.held_count > 0,
         reactor=reactor,
-        refusal=f"{config.broker_name} is a slave itself" if is_slave else None,
+        refusal=refusal,
     )
 
 

@@ -296,6 +296,14 @@ def test_a_setting_that_counts_on_what_is_not_served_stops_the_start(line: str, 
         ("brokerId=-1", r'brokerId: invalid value "-1" .expected a whole number, at least 0'),
         ("brokerRole=MASTER", 'expected "ASYNC_MASTER", "SYNC_MASTER" or "SLAVE"'),
         ("haMasterAddress=somewhere", "haMasterAddress: invalid value"),
+        (
+            "brokerRole=SYNC_MASTER\nstagedPublish=true",
+            "stagedPublish=true does not go with brokerRole=SYNC",
+        ),
+        (
+            "stagedPublish=true\nbrokerRole=SLAVE\nbrokerId=1",
+            ":1: stagedPublish=true does not go with",
+        ),
         ("listenPort=10911\nhaListenPort=10911", "port 10911 is configured for both"),
     ],
 )

@@ -104,3 +104,8 @@ def test_after_a_killed_process_offsets_are_as_they_were():
     broker.offsets.persist()
     after = build(files.crash(random.Random(2), lose_unflushed=False))
     assert after.offsets.query_offset("GID", "orders", 0) == 2
+
+
+def test_a_broker_with_staged_batches_serves_no_slaves():
+    assert "stagedPublish" in build(MemoryFiles(), staged_publish=True).replication.server.refusal
+    assert build(MemoryFiles()).replication.server.refusal is None
