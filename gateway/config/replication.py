@@ -99,7 +99,7 @@ class ReplicationSettings:
     )
     ha_transfer_batch_bytes: int = key(
         "haTransferBatchSize",
-        256 * 1024,
+        MIB,
         "maximum number of bytes that a master sends to a slave in one piece (official default: 32768)",
         low=1024,
         high=4 * MIB - 12,

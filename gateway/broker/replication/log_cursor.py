@@ -9,16 +9,20 @@ A message that is longer than any frame may be has to be cut. The places of such
 that lost its connection there may go on as well.
 """
 
+import mmap
 from collections import OrderedDict
+from contextlib import suppress
 from typing import Final
 
 from codec.constants import MAGIC_BLANK
 from gateway.broker.replication.ha_wire import MAX_FRAME_BYTES
 from storage.commit_log import CommitLog
 from storage.errors import CorruptionError
+from storage.files import MappedFile
 from storage.layout import BLANK_BYTES, START
 
 MAX_REMEMBERED_CUTS: Final = 256
+READ_AHEAD_BYTES: Final = 8 << 20
 
 
 class LogExpired(Exception):
@@ -86,13 +90,15 @@ class LogCursor:
     The cursor keeps the file that it reads mapped, so that a slave gets the whole file even if it is deleted meanwhile.
     """
 
-    __slots__ = ("_base", "_log", "_message_end", "_starts", "_view", "offset")
+    __slots__ = ("_announced", "_base", "_log", "_mapped", "_message_end", "_starts", "_view", "offset")
 
     def __init__(self, log: CommitLog, starts: LogStarts, offset: int) -> None:
         self._log = log
         self._starts = starts
         self._view = memoryview(b"")
+        self._mapped: MappedFile | None = None
         self._base = -1
+        self._announced = 0  # the end, in the file, of what the system was asked to read
         # The end of a message of which a part has been read; 0 between messages.
         self._message_end = starts.message_end(offset) or 0
         self.offset = offset
@@ -126,10 +132,21 @@ class LogCursor:
         if offset < log.first_base:
             raise LogExpired(f"the messages from {offset} to {log.first_base} have been deleted")
         base = log.base_of(offset)
-        self._view, self._base = log.mapped_file(base).view[:], base
+        self._mapped = log.mapped_file(base)
+        self._view, self._base, self._announced = self._mapped.view[:], base, 0
         if offset == 1:
             self._message_end = START.unpack_from(self._view)[0]
         return base
+
+    def _read_ahead(self, position: int) -> None:
+        """Ask the system for the next bytes of an old file: a read from the disk would hold up everybody else."""
+        buffer = None if self._mapped is None else self._mapped.buffer
+        if position + READ_AHEAD_BYTES // 2 < self._announced or not isinstance(buffer, mmap.mmap):
+            return
+        start = max(self._announced, position - position % mmap.PAGESIZE)
+        self._announced = min(start + READ_AHEAD_BYTES, self._log.file_bytes)
+        with suppress(ValueError):  # closed, because the file has been deleted
+            buffer.madvise(mmap.MADV_WILLNEED, start, self._announced - start)
 
     def _piece_end(self, position: int, max_bytes: int, file_end: int) -> int:
         """Return the end, in the file, of the last message that fits into a piece; at least of one message."""
