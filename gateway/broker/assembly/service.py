@@ -251,6 +251,8 @@ class BrokerService:
             await self._answer_waiting()
             while any(connection.has_running_tasks for connection in self.server.connections):  # noqa: ASYNC110
                 await trio.sleep(DRAIN_POLL_S)
+        # Their time limits may be longer, and nobody would answer them later.
+        self.broker.answer_gate.end_waits()
 
     async def _answer_waiting(self) -> None:
         """Answer the requests that wait for a message, and wait for those that wait for the disk or for slaves."""

@@ -22,7 +22,7 @@ import trio
 
 from codec.batch import ENTRY_HEAD
 from codec.command import Command, encode_response
-from codec.constants import MASTER_ID, ResponseCode
+from codec.constants import ResponseCode
 from codec.java_numbers import parse_integer_or
 from gateway.broker.limits.quotas import PULL, SEND, Quotas
 from gateway.broker.messages.message_services import MessageServices
@@ -248,7 +248,7 @@ class FlowControl:
             return self._encode_pop_retry(command)
         topic, queue_id = command.ext.get("topic", ""), parse_integer_or(command.ext.get("queueId"), 0)
         ext = {
-            "suggestWhichBrokerId": str(MASTER_ID),
+            "suggestWhichBrokerId": str(self._config.broker_id),
             "nextBeginOffset": str(parse_integer_or(command.ext.get("queueOffset"), 0)),
             "minOffset": str(self._store.min_offset(topic, queue_id)),
             "maxOffset": str(self._store.max_offset(topic, queue_id)),

@@ -257,6 +257,18 @@ class AnswerGate:
             request = decode_frame(held.answer, LENGTH_BYTES, len(held.answer))
             held.connection.write(encode_response(request.opaque, refusal.code, {}, b"", refusal.remark))
 
+    def end_waits(self) -> None:
+        """Write all held answers as if their time limits had passed, because the store is about to be closed."""
+        for queue in (self._for_replicas, self._for_disk):
+            self._expire(queue, inf)
+
+    def _expire(self, queue: WaitQueue, now_s: float) -> None:
+        expired = queue.take_expired(now_s)
+        if expired:
+            extra = {"status": queue.timeout_status.name, "answers": len(expired)}
+            log.warning("answers wait no longer for their messages to be safe", extra=extra)
+            self._write([held for held in expired if held.waits == 0])
+
     def _write(self, ready: list[HeldAnswer]) -> None:
         """Write answers, those of one connection in one call."""
         # A pipelining producer has many answers here, and each write of their connection is a system call.
@@ -283,8 +295,4 @@ class AnswerGate:
             now_s = trio.current_time()
             await trio.sleep_until(min(queue.next_deadline_s(now_s) for queue in queues))
             for queue in queues:
-                expired = queue.take_expired(trio.current_time())
-                if expired:
-                    extra = {"status": queue.timeout_status.name, "answers": len(expired)}
-                    log.warning("answers wait no longer for their messages to be safe", extra=extra)
-                    self._write([held for held in expired if held.waits == 0])
+                self._expire(queue, trio.current_time())

@@ -241,6 +241,22 @@ async def test_a_changed_time_limit_applies_to_later_answers():
 
 
 @virtual
+async def test_all_waits_end_when_the_store_is_about_to_be_closed():
+    sends = Sends(Disk(True), Replicas())
+    for _ in range(3):
+        sends.send()
+    sends.disk.durable(2)
+    sends.gate.note_replicated(1)
+    sends.gate.end_waits()
+    assert sends.peer.answers == [(0.0, 1, 0), (0.0, 2, 12), (0.0, 3, 12)]
+    assert (sends.gate.held_count, sends.peer.outstanding_requests) == (0, 0)
+    disk_only = Sends(Disk(True))
+    disk_only.send()
+    disk_only.gate.end_waits()
+    assert disk_only.peer.answers == [(0.0, 1, 10)]
+
+
+@virtual
 async def test_too_few_replicas_refuse_before_anything_is_stored():
     replicas = Replicas()
     replicas.refusal = RequestError(ResponseCode.SYSTEM_ERROR, "in-sync replicas not enough")
