@@ -5,8 +5,9 @@ requests are refused before their handler runs. The codes are the official ones,
 producer tries another broker after SYSTEM_BUSY. The remark is for people, and says where the master is.
 
 Requests that read are served, and so are those about clients: heartbeats, locks, and offsets that consumers commit.
+Whether pulls are is decided in `gateway/broker/requests/slave_reads.py`.
 
-Source: SendMessageProcessor, PullMessageProcessor.rejectRequest, EndTransactionProcessor, RecallMessageProcessor,
+Source: SendMessageProcessor, EndTransactionProcessor, RecallMessageProcessor,
 AdminBrokerProcessor.validateSlave, 5.4.0. Deviations: the official slave accepts pops and acks, and then cannot store
 their records; it lets users, request modes and static settings be changed, and loses these changes at the next copy of
 its master's tables.
@@ -27,7 +28,6 @@ from remoting.requests import (
     groups,
     offsets,
     pop,
-    pull,
     replication,
     send,
     staging,
@@ -59,10 +59,9 @@ STORING: Final = _codes(
     pop.BatchAckMessage,
     pop.ChangeMessageInvisibletime,
     pop.PopRollback,
+    pop.Notification,
 )
 """Requests that store messages, those of consumers that pop included. They are refused with SYSTEM_BUSY."""
-READING: Final = _codes(pull.PullMessage, pull.LitePullMessage, pop.Notification, pop.PeekMessage)
-"""Requests for messages, which are refused with SYSTEM_BUSY unless ``slaveReadEnable`` is true."""
 SENDS: Final = _codes(send.SendMessage, send.SendMessageV2, send.SendBatchMessage)
 """Refused with SERVICE_NOT_AVAILABLE by a slave that may act as master, with ``enableSlaveActingMaster``."""
 DECIDING: Final = _codes(transaction.EndTransaction, transaction.ResumeCheckHalfMessage, send.RecallMessage)
@@ -101,12 +100,11 @@ class RoleGuard:
 
     def guard(self, code: int, handler: Handler) -> Handler:
         """Refuse the requests of a code that a slave does not serve."""
-        config = self._config()
-        if config.role is Role.MASTER:
+        if self._config().role is Role.MASTER:
             return handler
-        if code in SENDS and config.replication.enable_slave_acting_master:
+        if code in SENDS and self._config().replication.enable_slave_acting_master:
             return self._refuse(ResponseCode.SERVICE_NOT_AVAILABLE, "service not available now")
-        if code in STORING or (code in READING and not config.replication.slave_read_enable):
+        if code in STORING:
             return self._refuse(ResponseCode.SYSTEM_BUSY, "[REJECTREQUEST]a slave takes no such request")
         if code in DECIDING:
             return self._refuse(ResponseCode.SLAVE_NOT_AVAILABLE, "a slave decides about no message")

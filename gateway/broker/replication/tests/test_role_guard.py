@@ -3,7 +3,7 @@ import pytest
 from codec.command import Command
 from codec.constants import ResponseCode
 from gateway.broker.processors import all_handlers
-from gateway.broker.replication.role_guard import CHANGING, DECIDING, READING, STORING, RoleGuard
+from gateway.broker.replication.role_guard import CHANGING, DECIDING, STORING, RoleGuard
 from gateway.config.replication import SLAVE, SYNC_MASTER
 from gateway.tests.broker_fakes import FakeConnection
 from gateway.tests.configs import broker_config
@@ -49,7 +49,6 @@ def test_a_master_pays_nothing(request_type):
     [
         (SendMessageV2, ResponseCode.SYSTEM_BUSY),
         (ConsumerSendMsgBack, ResponseCode.SYSTEM_BUSY),
-        (PullMessage, ResponseCode.SYSTEM_BUSY),
         (PopMessage, ResponseCode.SYSTEM_BUSY),
         (AckMessage, ResponseCode.SYSTEM_BUSY),
         (EndTransaction, 11),
@@ -74,18 +73,13 @@ def test_the_words_of_the_official_broker_are_there():
 
 @pytest.mark.parametrize(
     "request_type",
-    [HeartBeat, QueryConsumerOffset, UpdateConsumerOffset, QueryMessage, ViewMessageById, LockBatchMq,
+    [PullMessage, HeartBeat, QueryConsumerOffset, UpdateConsumerOffset, QueryMessage, ViewMessageById, LockBatchMq,
      GetAllTopicConfig],
 )  # fmt: skip
 def test_a_slave_serves_what_reads_and_what_clients_need(request_type):
     assert outcome(slave(), request_type) == b"served"
 
 
-def test_pulls_are_served_once_slaves_may_be_read():
-    assert outcome(slave(slave_read_enable=True), PullMessage) == b"served"
-    assert outcome(slave(slave_read_enable=True), SendMessageV2)[0] == ResponseCode.SYSTEM_BUSY
-
-
 def test_every_refused_request_is_one_that_a_broker_serves():
-    refused = STORING | READING | DECIDING | CHANGING
+    refused = STORING | DECIDING | CHANGING
     assert refused <= all_handlers().request_codes()
