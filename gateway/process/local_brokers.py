@@ -11,6 +11,8 @@ from gateway.auth.request_needs import NeedContext
 from gateway.broker.assembly.build import BrokerBuilder
 from gateway.broker.assembly.metrics import broker_metrics
 from gateway.broker.assembly.registration import OpenConnection, Registrar
+from gateway.broker.assembly.role_control import RoleLinks
+from gateway.broker.assembly.saved_role import SavedRole
 from gateway.broker.assembly.service import BrokerService
 from gateway.broker.messages.stored_messages import find_topic
 from gateway.config.process import AUTO, BrokerConfig, ServeConfig
@@ -73,6 +75,8 @@ class LocalBrokers:
                 parts.reactor,
                 accounts,
             )
+            saved_role = SavedRole(builder.files, builder.store_config(config).config_path, config)
+            config = saved_role.apply(config)
             broker = builder.build(config)
             opened.pop_all()
         # The parts of a broker may be replaced, so each check asks for the present ones.
@@ -98,6 +102,7 @@ class LocalBrokers:
             parts.connection_type,
             builder,
             ha_listeners,
+            RoleLinks(self._dial_namesrv, parts.access.sign, saved_role),
         )
         registrar = Registrar(
             broker, port, self._routes, self._dial_namesrv, self._open_supervisor, parts.access.sign

@@ -20,6 +20,8 @@ from gateway.auth.access_control import Accounts
 from gateway.broker.assembly.build import BrokerBuilder
 from gateway.broker.assembly.namesrv_lookup import FetchList, NamesrvLookup, ResolveHost
 from gateway.broker.assembly.registration import Registrar
+from gateway.broker.assembly.role_control import RoleLinks
+from gateway.broker.assembly.saved_role import SavedRole
 from gateway.broker.assembly.service import BrokerService
 from gateway.broker.broker import Broker
 from gateway.config.process import NamesrvConfig
@@ -209,9 +211,12 @@ class Cluster:
             False, self.clock, inline, lambda: PORT, files if files is not None else MemoryFiles(),
             accounts=accounts,
         )  # fmt: skip
+        saved_role = SavedRole(builder.files, builder.store_config(config).config_path, config)
+        config = saved_role.apply(config)
         broker = builder.build(config)
         service = BrokerService(
-            broker, limits or ConnectionLimits(), ServerLimits(), inline, guard=guard, builder=builder
+            broker, limits or ConnectionLimits(), ServerLimits(), inline, guard=guard, builder=builder,
+            role_links=RoleLinks(self.client, saved_role=saved_role),
         )
         routes = local.service.routes if local is not None else None
         lookup = NamesrvLookup(config, fetch_list or no_list, resolve_host or no_address)

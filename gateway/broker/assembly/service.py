@@ -20,6 +20,7 @@ namesrvs. The next `rebuild` begins with step 3. A crash at any step leaves a st
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -29,6 +30,8 @@ from typing import Final, Protocol
 import trio
 
 from gateway.broker.assembly.build import BrokerBuilder
+from gateway.broker.assembly.role_control import NO_LINKS, ROLE_REQUESTS, RoleControl, RoleLinks
+from gateway.broker.assembly.role_control import handlers as role_handlers
 from gateway.broker.broker import Broker
 from gateway.broker.consumers.broadcast_offsets import SCAN_INTERVAL_S
 from gateway.broker.delayed.timer_task import TimerTask, save_timers
@@ -37,6 +40,7 @@ from gateway.broker.limits.request_pause import MAX_HOLD_S, RequestPause
 from gateway.broker.messages.index_builder import IndexBuilder
 from gateway.broker.processors import all_handlers
 from gateway.broker.processors.turns import run_in_slices
+from gateway.broker.replication.relay import Relay
 from gateway.broker.replication.role_guard import RoleGuard
 from gateway.broker.statistics.traffic_rates import SAMPLE_INTERVAL_S
 from gateway.broker.topics.topic_table import SAVE_INTERVAL_S
@@ -92,6 +96,15 @@ class PartsChange:
     finish: Callable[[Exception | None], None]
 
 
+class MasterShift:
+    """The time in which the tasks of a master run: it ends when the broker rests, and another one begins afterwards."""
+
+    def __init__(self) -> None:
+        self.ends = trio.Event()
+        self.has_ended = trio.Event()
+        self.begins_again = trio.Event()
+
+
 class BrokerService:
     """Runs one broker.
 
@@ -110,6 +123,7 @@ class BrokerService:
         connection_type: ConnectionType = FrameConnection,
         builder: BrokerBuilder | None = None,
         ha_listeners: Sequence[socket.socket] = (),
+        role_links: RoleLinks = NO_LINKS,
     ) -> None:
         self.broker = broker
         self._ha_listeners = list(ha_listeners)
@@ -118,10 +132,12 @@ class BrokerService:
         self._run_blocking = run_blocking
         self._drain_s = server_limits.max_drain_s
         self._go_away = GoAway(broker.clock)
-        self._pause = RequestPause()
-        self.guarded_handlers = GuardedHandlers(
-            all_handlers().bind(broker, guard.observed), self._guards_of(broker)
-        )
+        self._pause = RequestPause(ROLE_REQUESTS)
+        self.relay: Relay | None = None
+        """The way to the master that this broker handed over to, None without one."""
+        self._shift = MasterShift()
+        self._roles = RoleControl(self, role_links)
+        self.guarded_handlers = GuardedHandlers(self._bind_handlers(broker), self._guards_of(broker))
         broker.flow_control.add_listener(self.guarded_handlers.apply_guards)
         self.handlers: dict[int, Handler] = self.guarded_handlers.by_code
         self.tasks = TaskSupervisor(broker.config.broker_name)
@@ -144,6 +160,10 @@ class BrokerService:
         self._is_open = True
         self._has_unsaved_tables = False
 
+    def _bind_handlers(self, broker: Broker) -> dict[int, Handler]:
+        observed = self._guard.observed
+        return all_handlers().bind(broker, observed) | role_handlers.bind(self._roles, observed)
+
     def _guards_of(self, broker: Broker) -> tuple[Protect, ...]:
         """Return the guards, in the order in which a request passes them.
 
@@ -156,7 +176,9 @@ class BrokerService:
             self._go_away.guard,
             flow.limit_waiting_time,
             self._pause.guard,
-            RoleGuard(lambda: broker.config, lambda: broker.replication.master_address).guard,
+            RoleGuard(
+                lambda: broker.config, lambda: broker.replication.master_address, lambda: self.relay
+            ).guard,
             flow.limit_held_sends,
             flow.limit_pull_rate,
             flow.limit_send_rate,
@@ -189,6 +211,7 @@ class BrokerService:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._run_parts)
+                nursery.start_soon(self._roles.run)
                 await self.server.serve(listeners)
                 nursery.cancel_scope.cancel()
         finally:
@@ -243,9 +266,24 @@ class BrokerService:
                 nursery.cancel_scope.cancel()
             await self._replace_parts(change)
 
-    async def _settle_requests(self) -> None:
+    async def rest(self, served: AbstractSet[int]) -> None:
+        """Store and change nothing more until `resume` or a rebuild; only requests of the ``served`` codes are served.
+
+        The others are held; see `refuse_held_in_time`. Those that began before are answered first.
+        """
+        self._shift.ends.set()
+        await self._shift.has_ended.wait()
+        await self._settle_requests(served)
+
+    def resume(self) -> None:
+        """Serve again as before `rest`."""
+        self._pause.lift()
+        self._settle_held()
+        self._shift.begins_again.set()
+
+    async def _settle_requests(self, served: AbstractSet[int] = frozenset()) -> None:
         """Hold new requests, and have those answered that began before; the background tasks still run."""
-        self._pause.hold()
+        self._pause.hold(served)
         self.guarded_handlers.apply_guards()
         with trio.move_on_after(MAX_ANSWER_S):
             await self._answer_waiting()
@@ -265,7 +303,7 @@ class BrokerService:
     async def _replace_parts(self, change: PartsChange) -> None:
         failure: Exception | None = None
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._refuse_held_in_time)
+            nursery.start_soon(self.refuse_held_in_time)
             try:
                 broker = await self._build_again(change)
             except Exception as error:  # noqa: BLE001 - logged, shown, and handed to whoever ordered the change
@@ -275,9 +313,7 @@ class BrokerService:
                 self._adopt(broker)
             nursery.cancel_scope.cancel()
         self.tasks.record_outcome(ROLE_CHANGE, failure)
-        self.guarded_handlers.apply_guards()
-        self._pause.settle_held()
-        self.end_batch()
+        self._settle_held()
         for follower in self._followers:
             if self._is_open:
                 follower.follow(self.broker)
@@ -285,7 +321,13 @@ class BrokerService:
                 await follower.leave()
         change.finish(failure)
 
-    async def _refuse_held_in_time(self) -> None:
+    def _settle_held(self) -> None:
+        self.guarded_handlers.apply_guards()
+        self._pause.settle_held()
+        self.end_batch()
+
+    async def refuse_held_in_time(self) -> None:
+        """Refuse requests that were held for too long, and those that come until the change is over."""
         await trio.sleep(MAX_HOLD_S)
         self._pause.fence("the broker changes its role")
         self._pause.settle_held()
@@ -311,12 +353,22 @@ class BrokerService:
         self._answer_marked = broker.long_polls.answer_marked
         self._wake_slaves = broker.replication.server.wake
         self._pause.lift()
-        self.guarded_handlers.replace(
-            all_handlers().bind(broker, self._guard.observed), self._guards_of(broker)
-        )
+        self.guarded_handlers.replace(self._bind_handlers(broker), self._guards_of(broker))
         broker.flow_control.add_listener(self.guarded_handlers.apply_guards)
         extra = {"broker": broker.config.broker_name, "role": broker.config.role.value}
         log.info("parts of the broker replaced", extra=extra)
+
+    @property
+    def fence_reason(self) -> str:
+        """The reason for which requests are refused, "" while they are served or held."""
+        return self._pause.refusal or ""
+
+    def fence(self, reason: str) -> None:
+        """Refuse requests until the next rebuild: it is better to serve nobody than to do so twice."""
+        self._pause.fence(f"{self.broker.config.broker_name} is fenced: {reason}")
+        self._settle_held()
+        self.tasks.record_outcome(ROLE_CHANGE, RuntimeError(reason))
+        log.error("broker is fenced and refuses all requests", extra={"reason": reason})
 
     def _go_on_without(self, error: Exception) -> None:
         """Serve with the previous parts if they were not closed yet, and nobody otherwise."""
@@ -354,7 +406,19 @@ class BrokerService:
             serve = partial(broker.replication.server.run, self._ha_listeners)
             self._keep_running(nursery, "replication", serve)
         if config.role is Role.MASTER:
-            self._start_tasks_of_master(nursery)
+            self._shift = MasterShift()
+            nursery.start_soon(self._work_as_master, self._shift)
+
+    async def _work_as_master(self, shift: "MasterShift") -> None:
+        """Run the tasks of a master, but not between `rest` and `resume`."""
+        while True:
+            async with trio.open_nursery() as nursery:
+                self._start_tasks_of_master(nursery)
+                await shift.ends.wait()
+                nursery.cancel_scope.cancel()
+            shift.has_ended.set()
+            await shift.begins_again.wait()
+            self._shift = shift = MasterShift()
 
     def _start_tasks_of_master(self, nursery: trio.Nursery) -> None:
         """Start the tasks that store messages or move offsets: the log and the tables of a slave are its master's."""

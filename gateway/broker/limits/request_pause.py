@@ -45,11 +45,17 @@ class RequestPause:
 
     def __init__(self, exempt: Set[int] = frozenset()) -> None:
         self._exempt = exempt
+        self._served: Set[int] = frozenset()
         self._is_holding = False
         self._refusal: str | None = None
         self._handlers: dict[int, Handler] = {}
         self._held: deque[HeldRequest] = deque()
         self._held_bytes = 0
+
+    @property
+    def refusal(self) -> str | None:
+        """The reason for which requests are refused; None while they are served or held."""
+        return self._refusal
 
     @property
     def held_count(self) -> int:
@@ -59,14 +65,16 @@ class RequestPause:
     def guard(self, code: int, handler: Handler) -> Handler:
         """Hold or refuse the requests of a code, if that is to be done now."""
         self._handlers[code] = handler
-        return handler if code in self._exempt or not self._is_holding else self._take
+        if not self._is_holding or code in self._exempt or code in self._served:
+            return handler
+        return self._take
 
-    def hold(self) -> None:
-        """Hold requests from now on."""
-        self._is_holding, self._refusal = True, None
+    def hold(self, served: Set[int] = frozenset()) -> None:
+        """Hold requests from now on, but those of the ``served`` codes."""
+        self._is_holding, self._refusal, self._served = True, None, served
 
     def fence(self, reason: str) -> None:
-        """Refuse requests from now on: there are no parts that could serve them, or it takes too long."""
+        """Refuse requests from now on that would be held: nothing could serve them, or it takes too long."""
         self._is_holding, self._refusal = True, reason
 
     def lift(self) -> None:

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from codec.command import Command
 from codec.constants import ResponseCode
+from gateway.broker.replication.relay import Relay
 from gateway.config.process import BrokerConfig
 from gateway.config.replication import Role
 from remoting.connection import Connection, Handler
@@ -66,6 +67,19 @@ SENDS: Final = _codes(send.SendMessage, send.SendMessageV2, send.SendBatchMessag
 """Refused with SERVICE_NOT_AVAILABLE by a slave that may act as master, with ``enableSlaveActingMaster``."""
 DECIDING: Final = _codes(transaction.EndTransaction, transaction.ResumeCheckHalfMessage, send.RecallMessage)
 """Requests about messages that wait, refused with SLAVE_NOT_AVAILABLE."""
+RELAYED: Final = (
+    _codes(
+        send.SendMessage,
+        send.SendMessageV2,
+        send.SendBatchMessage,
+        send.ConsumerSendMsgBack,
+        pop.AckMessage,
+        pop.BatchAckMessage,
+        pop.ChangeMessageInvisibletime,
+    )
+    | DECIDING
+)
+"""Requests that a former master passes on to the one that it handed over to."""
 CHANGING: Final = _codes(
     topics.UpdateAndCreateTopic,
     topics.UpdateAndCreateTopicList,
@@ -91,17 +105,37 @@ CHANGING: Final = _codes(
 class RoleGuard:
     """Refuses requests on a slave. On a master it costs nothing.
 
-    ``config`` returns the present configuration, ``find_master`` the address of the master, "" while it is unknown.
+    ``config`` returns the present configuration, ``find_master`` the address of the master, "" while it is unknown,
+    and ``find_relay`` the way to the master that this broker handed over to, None without one.
     """
 
-    def __init__(self, config: Callable[[], BrokerConfig], find_master: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        config: Callable[[], BrokerConfig],
+        find_master: Callable[[], str],
+        find_relay: Callable[[], Relay | None] = lambda: None,
+    ) -> None:
         self._config = config
         self._find_master = find_master
+        self._find_relay = find_relay
 
     def guard(self, code: int, handler: Handler) -> Handler:
-        """Refuse the requests of a code that a slave does not serve."""
+        """Refuse the requests of a code that a slave does not serve, or pass them on."""
         if self._config().role is Role.MASTER:
             return handler
+        refusing, relay = self._guard_slave(code, handler), self._find_relay()
+        if relay is None or code not in RELAYED:
+            return refusing
+
+        def pass_on(connection: Connection, command: Command) -> bytes | None:
+            if not relay.takes(command):
+                return refusing(connection, command)
+            relay.take(connection, command)
+            return None
+
+        return pass_on
+
+    def _guard_slave(self, code: int, handler: Handler) -> Handler:
         if code in SENDS and self._config().replication.enable_slave_acting_master:
             return self._refuse(ResponseCode.SERVICE_NOT_AVAILABLE, "service not available now")
         if code in STORING:

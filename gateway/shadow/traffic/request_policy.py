@@ -126,7 +126,7 @@ POLICIES: Final[dict[int, RequestPolicy]] = {
             351,
             352,
         ),
-        *(400, 402, 901, 907, 1004, 1005, 1006, 1007, 1010, 2003, 3004, 3005, 3009, 3010),
+        *(770020, 400, 402, 901, 907, 1004, 1005, 1006, 1007, 1010, 2003, 3004, 3005, 3009, 3010),
         *(200054, 200055, 200074, 200075, 200076, 200077, 200078),
     ),
     **_leave_out_codes(
@@ -168,7 +168,7 @@ POLICIES: Final[dict[int, RequestPolicy]] = {
     **_leave_out_codes(
         "exchanged between servers, not sent by clients",
         *(103, 104, 902, 903, 904, 905, 906, 908, 1001, 1002, 1003, 1008, 1011, 1012, 1013),
-        *(770001,),
+        *(770001, 770021, 770022),
     ),
     **_leave_out_codes(
         "a staged batch belongs to the broker that receives it; a target of kind "

@@ -1,0 +1,432 @@
+"""Changes of a broker's role by request: status, promotion, demotion, and the planned hand-over to a slave.
+
+Theory of operation
+-------------------
+Problem: at no moment may two brokers of one name store messages, and whatever was acknowledged must be in the log of the
+one that goes on. The operator's command talks to one broker; brokers of this project talk to each other.
+
+**Hand-over** (`HandOverBroker`, sent to the master, which conducts it):
+
+1. The slave has to be nearly in step already, so that what follows takes tenths of a second.
+2. The master rests: background tasks that store messages end, requests are held, waiting answers are sent. Only requests
+   that read, with which the slave copies log and tables, are served.
+3. When the slave's log ends where the master's does, the master orders the promotion (`ChangeBrokerRole` with the end of
+   the log). The slave copies the tables once more and becomes the master.
+4. The master becomes a slave of it, under the id that the slave had. What it held, and what stock clients send to its
+   address until they have a new route, it passes on (`relay.py`).
+
+If the slave refuses, or cannot be reached, before step 3, the master goes on. If the answer of step 3 is lost, the slave
+may be a master or become one: the master asks for its role, and stores nothing until it knows. If it does not learn that
+within `UNKNOWN_S`, it stays fenced, because two masters are worse than none.
+
+**Take-over** (`ChangeBrokerRole` sent to a slave by an operator): refused while the master accepts connections. After a
+take-over the former master, when it is back, is demoted; its log is then cut to where it is the same as the new one.
+
+Changes run one after the other, in a task of their own: a change ends the tasks and the requests of the broker.
+"""
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from codec.command import Command
+from codec.constants import MASTER_ID, ResponseCode
+from codec.java_numbers import parse_integer_or
+from gateway.broker.assembly.saved_role import SavedRole, with_role
+from gateway.broker.replication.relay import RELAY_S, Relay
+from gateway.config.process import BrokerConfig
+from gateway.config.replication import ASYNC_MASTER, SLAVE, SYNC_MASTER, Role
+from remoting.connection import Connection
+from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
+from remoting.handler_table import ANSWERS_LATER, AnswersLater, Call, HandlerTable
+from remoting.requests.admin import GetBrokerRuntimeInfo
+from remoting.requests.groups import GetAllSubscriptionGroupConfig
+from remoting.requests.offsets import GetAllConsumerOffset, GetAllDelayOffset
+from remoting.requests.pop import GetAllMessageRequestMode
+from remoting.requests.roles import (
+    BrokerRoleReply,
+    BrokerRoleStatus,
+    ChangeBrokerRole,
+    ConnectedSlave,
+    GetBrokerRole,
+    HandOverBroker,
+)
+from remoting.requests.timers import GetTimerCheckPoint, GetTimerMetrics
+from remoting.requests.topics import GetAllTopicConfig
+
+if TYPE_CHECKING:
+    from gateway.broker.assembly.service import BrokerService
+
+log = logging.getLogger(__name__)
+
+ROLE_REQUESTS: Final = frozenset({GetBrokerRole.code, ChangeBrokerRole.code, HandOverBroker.code})
+"""Requests that are answered also while the parts are replaced, and by a fenced broker."""
+COPYING: Final = frozenset(
+    request.code
+    for request in (
+        GetBrokerRuntimeInfo,
+        GetAllTopicConfig,
+        GetAllSubscriptionGroupConfig,
+        GetAllConsumerOffset,
+        GetAllDelayOffset,
+        GetAllMessageRequestMode,
+        GetTimerCheckPoint,
+        GetTimerMetrics,
+    )
+)
+"""Requests with which a slave copies its master's tables."""
+MAX_ORDERS: Final = 4
+MAX_BEHIND_BYTES: Final = 8 * 1024 * 1024
+"""Largest distance of a slave at which its master begins to hand over: about a tenth of a second of copying."""
+POLL_S: Final = 0.02
+PROBE_TIMEOUT_S: Final = 3.0
+PROMOTION_TIMEOUT_S: Final = 30.0
+UNKNOWN_S: Final = 60.0
+Dial = Callable[[str, int], AbstractAsyncContextManager[Connection]]
+FAILURES: Final = (OSError, RemotingClosed, RemotingTimeout, RequestError)
+
+
+@dataclass(frozen=True, slots=True)
+class RoleLinks:
+    """Ways to other brokers, how requests to them are signed, and where a role is kept; None where nothing is kept."""
+
+    dial: Dial
+    sign: Callable[[Command], None] | None = None
+    saved_role: SavedRole | None = None
+
+
+@asynccontextmanager
+async def no_peer(host: str, port: int) -> AsyncIterator[Connection]:
+    """Refuse a connection to another broker: there is no way to any."""
+    raise RemotingClosed(f"there is no way to {host}:{port}")
+    yield  # type: ignore[unreachable]
+
+
+NO_LINKS: Final = RoleLinks(no_peer)
+
+
+class Unknown(Exception):
+    """It is not known whether a slave has become master."""
+
+
+class RoleControl:
+    """Carries out the changes of one broker's role."""
+
+    def __init__(self, service: "BrokerService", links: RoleLinks) -> None:
+        self._service = service
+        self._links = links
+        self._order, self._orders = trio.open_memory_channel[tuple[Call, Callable[[], Awaitable[Any]]]](
+            MAX_ORDERS
+        )
+        self._is_changing = False
+
+    async def run(self) -> None:
+        """Carry out changes until cancelled."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                call, work = await self._orders.receive()
+                self._is_changing = True
+                try:
+                    await work()
+                except Exception as group:  # noqa: BLE001 - becomes the answer
+                    error = first_leaf(group)
+                    log.warning("role of the broker not changed", extra={"reason": str(error)})
+                    call.fail(error)
+                else:
+                    call.reply(BrokerRoleReply(data=self.status()))
+                finally:
+                    self._is_changing = False
+                if self._service.relay is not None and self._service.relay.begin():
+                    nursery.start_soon(self._service.relay.run)
+
+    def order(self, call: Call, work: Callable[[], Awaitable[None]]) -> AnswersLater:
+        """Have a change carried out after those that came before. Raises RequestError if too many wait."""
+        try:
+            self._order.send_nowait((call, work))
+        except trio.WouldBlock:
+            raise RequestError(ResponseCode.SYSTEM_BUSY, "too many changes of the role wait") from None
+        return ANSWERS_LATER
+
+    def status(self) -> BrokerRoleStatus:
+        """Return the role of the broker now."""
+        service, broker = self._service, self._service.broker
+        config, is_open = broker.config, self._service.is_open
+        status = BrokerRoleStatus(
+            broker_name=config.broker_name,
+            cluster=config.broker_cluster_name,
+            broker_id=config.broker_id,
+            broker_role=config.replication.broker_role,
+            is_serving=is_open and not self._is_changing,
+            state="changing its role" if self._is_changing else "serving" if is_open else "fenced",
+            reason=service.fence_reason,
+            ha_port=config.ha_address_port,
+        )
+        if is_open:
+            status.log_start = broker.store.min_physical_offset
+            status.log_end = broker.store.max_physical_offset
+            self._describe_replication(status)
+        return status
+
+    def _describe_replication(self, status: BrokerRoleStatus) -> None:
+        replication = self._service.broker.replication
+        slave, server = getattr(replication, "slave", None), replication.server
+        if slave is not None:
+            follower = slave.follower
+            status.state, status.reason = follower.state, follower.reason
+            status.behind_bytes = follower.lag_bytes
+            status.master_address = replication.master_address
+        else:
+            status.slaves = [
+                ConnectedSlave(
+                    address="{}:{}".format(*replica.remote[:2]),
+                    acknowledged=replica.acknowledged,
+                    behind_bytes=max(0, status.log_end - replica.acknowledged),
+                )
+                for replica in server.replicas
+            ]
+
+    # -- one broker changes --------------------------------------------------------------------------------------
+
+    async def change(self, request: ChangeBrokerRole) -> None:
+        """Carry out a request. Raises RequestError, or what went wrong."""
+        check_role(request.broker_role, request.broker_id)
+        if request.broker_role == SLAVE:
+            await self.demote(request)
+        else:
+            await self.promote(request)
+
+    async def promote(self, request: ChangeBrokerRole) -> None:
+        """Make this slave the master. A master gets the other kind of answers (SYNC_MASTER or not)."""
+        service = self._service
+        config = service.broker.config
+        if config.role is Role.MASTER and service.is_open:
+            if config.replication.broker_role != request.broker_role:
+                await self._rebuild(request.broker_role, MASTER_ID)
+            return
+        if request.log_end is not None:
+            await self._copy_the_rest(request.log_end)
+        elif not request.force:
+            await self._refuse_while_the_master_lives()
+        # A former master that hands over, or that an operator gave up, is still registered by the id 0.
+        takes_over = request.force or request.log_end is not None
+        await self._rebuild(request.broker_role, MASTER_ID, takes_over_name=takes_over)
+        log.warning("broker became master", extra={"broker": config.broker_name})
+
+    async def _copy_the_rest(self, log_end: int) -> None:
+        """Have everything that the master has before this slave takes over."""
+        slave = getattr(self._service.broker.replication, "slave", None)
+        if slave is None or not self._service.is_open:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "this broker is not a slave that copies")
+        await slave.table_sync.sync_once()
+        end = self._service.broker.store.max_physical_offset
+        if end != log_end:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, f"the log of this slave ends at {end}, and the master's at {log_end}"
+            )
+
+    async def _refuse_while_the_master_lives(self) -> None:
+        address = self._service.broker.replication.master_address
+        if not address:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                "the master's address is not known, so it may be alive. Stop it, and use --force",
+            )
+        if await self._accepts_connections(address):
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"the master at {address} is alive. Have it hand over (promote without --force), or stop it",
+            )
+
+    async def _accepts_connections(self, address: str) -> bool:
+        try:
+            with trio.fail_after(PROBE_TIMEOUT_S):
+                async with self._links.dial(*split_address(address)):
+                    return True
+        except* (trio.TooSlowError, *FAILURES):
+            pass
+        return False
+
+    async def demote(self, request: ChangeBrokerRole) -> None:
+        """Make this broker a slave, which cuts its log to where it is the same as its master's."""
+        await self._rebuild(SLAVE, request.broker_id, ha_master_address=request.ha_master_address)
+        extra = {"broker": self._service.broker.config.broker_name, "broker_id": request.broker_id}
+        log.warning("broker became slave", extra=extra)
+
+    async def _rebuild(
+        self,
+        broker_role: str,
+        broker_id: int,
+        *,
+        ha_master_address: str | None = None,
+        takes_over_name: bool = False,
+    ) -> None:
+        """Build the parts for another role, which is kept before they are used."""
+        saved_role = self._links.saved_role
+        changed: list[BrokerConfig] = []
+
+        def change_config(config: BrokerConfig) -> BrokerConfig:
+            config = with_role(config, broker_role, broker_id, ha_master_address=ha_master_address)
+            config = replace(config, takes_over_name=takes_over_name)
+            changed.append(config)
+            return config
+
+        def save() -> None:
+            if saved_role is not None:
+                saved_role.save(changed[-1])
+
+        await self._service.rebuild(change_config, save)
+
+    # -- two brokers change ----------------------------------------------------------------------------------------
+
+    async def hand_over(self, request: HandOverBroker) -> None:
+        """Have a slave take over, and follow it. Raises RequestError, or one of FAILURES, if this broker goes on."""
+        service, config = self._service, self._service.broker.config
+        if config.role is not Role.MASTER or not service.is_open:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"{config.broker_name} is not a master here")
+        address = split_address(request.slave_address)
+        async with self._links.dial(*address) as connection:
+            slave = await self._wait_until_near(connection, request)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(service.refuse_held_in_time)
+                try:
+                    await service.rest(COPYING)
+                    log_end = service.broker.store.max_physical_offset
+                    await self._wait_for_end(connection, log_end, request.timeout_millis / 1000)
+                    await self._promote_slave(connection, address, log_end)
+                except Unknown:
+                    # Nothing is stored: requests stay refused, as long as the process runs.
+                    service.fence(
+                        f"it is not known whether {request.slave_address} has become the master of {config.broker_name}. "
+                        "Look with `rmq-gateway broker status`, then demote or promote this broker"
+                    )
+                    raise
+                except BaseException:
+                    service.resume()
+                    raise
+                finally:
+                    nursery.cancel_scope.cancel()
+        service.relay = Relay(address, self._links.dial, trio.current_time() + RELAY_S)
+        await self._rebuild(SLAVE, slave.broker_id, ha_master_address="")
+        ha_address = f"{_bracketed(address[0])}:{slave.ha_port}"
+        service.broker.replication.note_master(ha_address, request.slave_address)
+        extra = {"broker": config.broker_name, "master": request.slave_address}
+        log.warning("broker handed over and became slave", extra=extra)
+
+    async def _wait_until_near(self, connection: Connection, request: HandOverBroker) -> BrokerRoleStatus:
+        """Wait until the slave is nearly in step, and return its status. Raises RequestError."""
+        config = self._service.broker.config
+        end_s = trio.current_time() + request.timeout_millis / 1000
+        while True:
+            slave = await self._ask_status(connection)
+            if (slave.broker_name, slave.cluster) != (config.broker_name, config.broker_cluster_name):
+                raise _refused(f"{request.slave_address} is {slave.broker_name} of {slave.cluster}")
+            if slave.broker_role != SLAVE:
+                raise _refused(f"{request.slave_address} is not a slave")
+            behind = self._service.broker.store.max_physical_offset - slave.log_end
+            if slave.state == "copying" and behind <= MAX_BEHIND_BYTES:
+                return slave
+            if trio.current_time() >= end_s:
+                raise _refused(
+                    f"{request.slave_address} is {behind} bytes behind ({slave.state} {slave.reason}). Wait until it "
+                    "has caught up"
+                )
+            await trio.sleep(POLL_S)
+
+    async def _wait_for_end(self, connection: Connection, log_end: int, timeout_s: float) -> None:
+        """Wait until the slave's log ends where this one does."""
+        slave_end = -1
+        with trio.move_on_after(timeout_s):
+            while slave_end != log_end:
+                slave_end = (await self._ask_status(connection)).log_end
+                if slave_end != log_end:
+                    await trio.sleep(POLL_S)
+            return
+        raise _refused(f"the slave has the log up to {slave_end} of {log_end}, and gets no further")
+
+    async def _ask_status(self, connection: Connection) -> BrokerRoleStatus:
+        return (await connection.ask(GetBrokerRole(), PROBE_TIMEOUT_S, self._links.sign)).data
+
+    async def _promote_slave(self, connection: Connection, address: tuple[str, int], log_end: int) -> None:
+        """Order the promotion. Raises RequestError if the slave stays one, Unknown if that is not known."""
+        role = self._service.broker.config.replication.broker_role
+        request = ChangeBrokerRole(broker_role=role, broker_id=MASTER_ID, log_end=log_end)
+        try:
+            await connection.ask(request, PROMOTION_TIMEOUT_S, self._links.sign)
+        except RequestError:
+            # The slave says that something went wrong, maybe after it became master.
+            if await self._is_master_now(address):
+                return
+            raise
+        except (RemotingClosed, RemotingTimeout) as error:
+            if not await self._is_master_now(address):
+                raise _refused(f"the slave did not take over: {error}") from error
+
+    async def _is_master_now(self, address: tuple[str, int]) -> bool:
+        """Ask a slave that was to take over for its role, until it is settled. Raises Unknown."""
+        end_s = trio.current_time() + UNKNOWN_S
+        while trio.current_time() < end_s:
+            try:
+                async with self._links.dial(*address) as connection:
+                    status = await self._ask_status(connection)
+                    if status.is_serving:
+                        return status.broker_role != SLAVE
+            except* FAILURES as problems:
+                log.debug("role of the slave unknown", extra={"reason": str(problems.exceptions[0])})
+            await trio.sleep(1)
+        raise Unknown(f"{address[0]}:{address[1]} does not say whether it is the master")
+
+
+def first_leaf(error: Exception) -> Exception:
+    """Return the first exception of a group, which may hold groups itself."""
+    leaf: BaseException = error
+    while isinstance(leaf, BaseExceptionGroup):
+        leaf = leaf.exceptions[0]
+    return leaf if isinstance(leaf, Exception) else error
+
+
+def check_role(broker_role: str, broker_id: int) -> None:
+    """Raise RequestError for a role that no broker has."""
+    if broker_role not in (ASYNC_MASTER, SYNC_MASTER, SLAVE):
+        raise _refused(f"{broker_role} is not a role: expected {ASYNC_MASTER}, {SYNC_MASTER} or {SLAVE}")
+    if (broker_role == SLAVE) != (broker_id > MASTER_ID):
+        raise _refused(f"a master has the brokerId {MASTER_ID}, and a slave one above it, not {broker_id}")
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """Parse host:port. Raises RequestError."""
+    host, _, port = text.rpartition(":")
+    number = parse_integer_or(port, 0)
+    if not host or not 0 < number < 65_536:
+        raise _refused(f"{text!r} is not host:port")
+    return host.strip("[]"), number
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _refused(remark: str) -> RequestError:
+    return RequestError(ResponseCode.SYSTEM_ERROR, remark)
+
+
+handlers: HandlerTable[RoleControl] = HandlerTable()
+
+
+@GetBrokerRole.on(handlers)
+def get_role(control: RoleControl, request: GetBrokerRole) -> BrokerRoleReply:
+    return BrokerRoleReply(data=control.status())
+
+
+@ChangeBrokerRole.on(handlers)
+def change_role(control: RoleControl, request: ChangeBrokerRole, call: Call) -> AnswersLater:
+    return control.order(call, partial(control.change, request))
+
+
+@HandOverBroker.on(handlers)
+def hand_over(control: RoleControl, request: HandOverBroker, call: Call) -> AnswersLater:
+    return control.order(call, partial(control.hand_over, request))

@@ -1,0 +1,118 @@
+"""Passes requests of producers on to the master that this broker handed over to.
+
+Stock clients ask for routes every 30 s. Until then they send to the address of the former master, also when they
+repeat a request that failed. After a planned change they would report errors to their applications for half a minute,
+although the new master is ready. So the former one passes such requests on, and their answers back, for
+`RELAY_S` seconds. The new master checks the signature of the client, which a request carries, as if it came directly.
+
+A request whose outcome is not known, because the connection broke, is refused with SYSTEM_BUSY: the client sends the
+message again, and it may be stored twice, as with any connection that breaks.
+"""
+
+import logging
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Final
+
+import trio
+
+from codec.command import Command, encode_command
+from codec.constants import FLAG_ONEWAY, ResponseCode
+from remoting.connection import Connection
+from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
+from remoting.local_command import LocalCommand
+
+log = logging.getLogger(__name__)
+
+RELAY_S: Final = 120.0
+"""Four times the interval in which stock clients ask for routes."""
+CONNECT_WAIT_S: Final = 2.0
+ANSWER_TIMEOUT_S: Final = 10.0
+RETRY_S: Final = 0.2
+Dial = Callable[[str, int], AbstractAsyncContextManager[Connection]]
+FAILURES: Final = (OSError, RemotingClosed, RemotingTimeout, RequestError)
+
+
+class Relay:
+    """Passes requests on to ``address`` until ``end_s``, a time of `trio.current_time`."""
+
+    def __init__(self, address: tuple[str, int], dial: Dial, end_s: float) -> None:
+        self.address = address
+        self._dial = dial
+        self._end_s = end_s
+        self._connection: Connection | None = None
+        self._connected = trio.Event()
+        self.passed_on = 0
+        self._has_begun = False
+
+    def begin(self) -> bool:
+        """Return True the first time: then `run` is to be started."""
+        has_begun, self._has_begun = self._has_begun, True
+        return not has_begun
+
+    @property
+    def is_active(self) -> bool:
+        """False once the time is over."""
+        return trio.current_time() < self._end_s
+
+    async def run(self) -> None:
+        """Keep a connection open until the time is over."""
+        with trio.move_on_at(self._end_s):
+            while True:
+                try:
+                    async with self._dial(*self.address) as connection:
+                        closed = trio.Event()
+                        connection.on_close(lambda _, closed=closed: closed.set())
+                        self._connection = connection
+                        self._connected.set()
+                        await closed.wait()
+                except* FAILURES as problems:
+                    log.debug("relay not connected", extra={"reason": str(problems.exceptions[0])})
+                self._connection, self._connected = None, trio.Event()
+                await trio.sleep(RETRY_S)
+
+    def take(self, connection: Connection, command: Command) -> None:
+        """Pass a request on; its answer is written when it comes. Raises RequestError at a limit."""
+        connection.spawn(self._pass_on, connection, command)
+
+    def takes(self, command: Command) -> bool:
+        """Tell whether a request can be passed on: one of this process has no signature that another broker accepts."""
+        return self.is_active and not isinstance(command, LocalCommand)
+
+    async def _pass_on(self, connection: Connection, command: Command) -> None:
+        try:
+            answer = await self._ask(command)
+        except FAILURES as problem:
+            error = RequestError(
+                ResponseCode.SYSTEM_BUSY,
+                f"[REJECTREQUEST]the request could not be passed on to the new master: {problem}",
+            )
+            connection.answer_late(command, lambda: _raise(error))
+            return
+        if answer is not None:
+            answer.opaque = command.opaque
+            connection.write(encode_command(answer))
+
+    async def _ask(self, command: Command) -> Command | None:
+        with trio.move_on_after(CONNECT_WAIT_S):
+            await self._connected.wait()
+        master = self._connection
+        if master is None:
+            raise RemotingClosed("it cannot be reached")
+        passed = Command(
+            command.code,
+            flag=command.flag,
+            ext=dict(command.ext),
+            body=command.body,
+            language=command.language,
+            version=command.version,
+        )
+        self.passed_on += 1
+        if command.flag & FLAG_ONEWAY:
+            master.send_command(passed)
+            return None
+        return await master.ask_command(passed, ANSWER_TIMEOUT_S)
+
+
+def _raise(error: RequestError) -> bytes:
+    raise error
