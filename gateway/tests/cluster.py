@@ -215,7 +215,12 @@ class Cluster:
         config = saved_role.apply(config)
         broker = builder.build(config)
         service = BrokerService(
-            broker, limits or ConnectionLimits(), ServerLimits(), inline, guard=guard, builder=builder,
+            broker,
+            limits or ConnectionLimits(),
+            ServerLimits(),
+            inline,
+            guard=guard,
+            builder=builder,
             role_links=RoleLinks(self.client, saved_role=saved_role),
         )
         routes = local.service.routes if local is not None else None

@@ -2,22 +2,22 @@
 
 Theory of operation
 -------------------
-Problem: at no moment may two brokers of one name store messages, and whatever was acknowledged must be in the log of the
-one that goes on. The operator's command talks to one broker; brokers of this project talk to each other.
+Problem: at no moment may two brokers of one name store messages, and whatever was acknowledged must be in the log of
+the one that goes on. The operator's command talks to one broker; brokers of this project talk to each other.
 
 **Hand-over** (`HandOverBroker`, sent to the master, which conducts it):
 
 1. The slave has to be nearly in step already, so that what follows takes tenths of a second.
-2. The master rests: background tasks that store messages end, requests are held, waiting answers are sent. Only requests
-   that read, with which the slave copies log and tables, are served.
-3. When the slave's log ends where the master's does, the master orders the promotion (`ChangeBrokerRole` with the end of
-   the log). The slave copies the tables once more and becomes the master.
+2. The master rests: background tasks that store messages end, requests are held, waiting answers are sent. Only
+   requests that read, with which the slave copies log and tables, are served.
+3. When the slave's log ends where the master's does, the master orders the promotion (`ChangeBrokerRole` with the end
+   of the log). The slave copies the tables once more and becomes the master.
 4. The master becomes a slave of it, under the id that the slave had. What it held, and what stock clients send to its
    address until they have a new route, it passes on (`relay.py`).
 
-If the slave refuses, or cannot be reached, before step 3, the master goes on. If the answer of step 3 is lost, the slave
-may be a master or become one: the master asks for its role, and stores nothing until it knows. If it does not learn that
-within `UNKNOWN_S`, it stays fenced, because two masters are worse than none.
+If the slave refuses, or cannot be reached, before step 3, the master goes on. If the answer of step 3 is lost, the
+slave may be a master or become one: the master asks for its role, and stores nothing until it knows. If it does not
+learn that within `UNKNOWN_S`, it stays fenced, because two masters are worse than none.
 
 **Take-over** (`ChangeBrokerRole` sent to a slave by an operator): refused while the master accepts connections. After a
 take-over the former master, when it is back, is demoted; its log is then cut to where it is the same as the new one.
@@ -104,7 +104,7 @@ class RoleLinks:
 async def no_peer(host: str, port: int) -> AsyncIterator[Connection]:
     """Refuse a connection to another broker: there is no way to any."""
     raise RemotingClosed(f"there is no way to {host}:{port}")
-    yield  # type: ignore[unreachable]
+    yield
 
 
 NO_LINKS: Final = RoleLinks(no_peer)
@@ -131,16 +131,17 @@ class RoleControl:
             while True:
                 call, work = await self._orders.receive()
                 self._is_changing = True
+                failure: Exception | None = None
                 try:
                     await work()
-                except Exception as group:  # noqa: BLE001 - becomes the answer
-                    error = first_leaf(group)
-                    log.warning("role of the broker not changed", extra={"reason": str(error)})
-                    call.fail(error)
-                else:
+                except Exception as error:  # noqa: BLE001 - becomes the answer
+                    failure = first_leaf(error)
+                self._is_changing = False
+                if failure is None:
                     call.reply(BrokerRoleReply(data=self.status()))
-                finally:
-                    self._is_changing = False
+                else:
+                    log.warning("role of the broker not changed", extra={"reason": str(failure)})
+                    call.fail(failure)
                 if self._service.relay is not None and self._service.relay.begin():
                     nursery.start_soon(self._service.relay.run)
 
@@ -226,7 +227,8 @@ class RoleControl:
         end = self._service.broker.store.max_physical_offset
         if end != log_end:
             raise RequestError(
-                ResponseCode.SYSTEM_ERROR, f"the log of this slave ends at {end}, and the master's at {log_end}"
+                ResponseCode.SYSTEM_ERROR,
+                f"the log of this slave ends at {end}, and the master's at {log_end}",
             )
 
     async def _refuse_while_the_master_lives(self) -> None:
@@ -301,8 +303,8 @@ class RoleControl:
                 except Unknown:
                     # Nothing is stored: requests stay refused, as long as the process runs.
                     service.fence(
-                        f"it is not known whether {request.slave_address} has become the master of {config.broker_name}. "
-                        "Look with `rmq-gateway broker status`, then demote or promote this broker"
+                        f"it is not known whether {request.slave_address} has become master. Look with `rmq-gateway "
+                        "broker status`, then demote or promote this broker"
                     )
                     raise
                 except BaseException:

@@ -58,7 +58,9 @@ class SavedRole:
             ) from error
         if configured != self._configured:
             extra = {"path": self._path, "broker_role": self._configured["brokerRole"]}
-            log.warning("role of the configuration, which has changed since a role was given by request", extra=extra)
+            log.warning(
+                "role of the configuration, which has changed since a role was given by request", extra=extra
+            )
             return config
         extra = {"path": self._path, "broker_role": broker_role, "broker_id": broker_id}
         log.info("role given by request before", extra=extra)

@@ -61,11 +61,9 @@ class Relay:
             while True:
                 try:
                     async with self._dial(*self.address) as connection:
-                        closed = trio.Event()
-                        connection.on_close(lambda _, closed=closed: closed.set())
                         self._connection = connection
                         self._connected.set()
-                        await closed.wait()
+                        await _wait_until_closed(connection)
                 except* FAILURES as problems:
                     log.debug("relay not connected", extra={"reason": str(problems.exceptions[0])})
                 self._connection, self._connected = None, trio.Event()
@@ -112,6 +110,12 @@ class Relay:
             master.send_command(passed)
             return None
         return await master.ask_command(passed, ANSWER_TIMEOUT_S)
+
+
+async def _wait_until_closed(connection: Connection) -> None:
+    closed = trio.Event()
+    connection.on_close(lambda _: closed.set())
+    await closed.wait()
 
 
 def _raise(error: RequestError) -> bytes:

@@ -1,0 +1,67 @@
+"""A former master passes requests of producers on to the new one."""
+
+import pytest
+import trio
+
+from codec.constants import ResponseCode
+from gateway.broker.replication.relay import RELAY_S, Relay
+from gateway.config.replication import SLAVE
+from gateway.tests.cluster import bodies, message, pull, settle, simulated
+from gateway.tests.configs import change_config
+from remoting.errors import RequestError
+
+
+TOPIC_TOO_LONG = 29
+
+
+async def handed_over(cluster):
+    """Return a former master that passes on, and the new master."""
+    old, new = await cluster.add_broker(), await cluster.add_broker(host="10.0.1.77")
+    old.service.relay = relay = Relay(new.address, cluster.client, trio.current_time() + RELAY_S)
+    await old.service.rebuild(lambda config: change_config(config, broker_role=SLAVE, broker_id=1))
+    cluster.nursery.start_soon(relay.run)
+    await settle()
+    return old, new
+
+
+@simulated
+async def test_sends_reach_the_new_master_and_their_answers_the_client(cluster):
+    old, new = await handed_over(cluster)
+    client = cluster.dial(old.address)
+    for number in range(3):
+        assert (await client.ask(message(body=b"%d" % number))).queue_offset == number
+    assert bodies(await cluster.dial(new.address).ask(pull())) == [b"0", b"1", b"2"]
+    with pytest.raises(RequestError) as refused:
+        await client.ask(message(topic="x" * 200))
+    assert refused.value.code == TOPIC_TOO_LONG, "a refusal of the new master comes back as well"
+    assert old.broker.store.max_physical_offset == 0
+
+
+@simulated
+async def test_after_a_while_clients_have_to_ask_for_the_route(cluster):
+    old, new = await handed_over(cluster)
+    client = cluster.dial(old.address)
+    await client.ask(message())
+    await trio.sleep(RELAY_S + 1)
+    with pytest.raises(RequestError, match="the slave 1 of broker-a"):
+        await client.ask(message())
+
+
+@simulated
+async def test_a_new_master_that_is_gone_is_a_refusal_that_producers_repeat(cluster):
+    old, new = await handed_over(cluster)
+    client = cluster.dial(old.address)
+    await new.stop()
+    with pytest.raises(RequestError, match="could not be passed on") as refused:
+        await client.ask(message(), 10)
+    assert refused.value.code == ResponseCode.SYSTEM_BUSY
+
+
+@simulated
+async def test_pulls_are_not_passed_on(cluster):
+    old, new = await handed_over(cluster)
+    client = cluster.dial(old.address)
+    await client.ask(message())
+    with pytest.raises(RequestError):
+        await client.ask(pull(topic="unknown"))
+    assert old.service.relay.passed_on == 1
