@@ -20,6 +20,7 @@ from gateway.auth.audit import ACCEPTED, DONE, EVENT, INTERRUPTED, REFUSED, Audi
 from gateway.auth.audited_requests import AUDITED, NOT_AUDITED, describe_request
 from gateway.auth.request_needs import NEEDS, NeedContext, find_needs
 from gateway.auth.resources import Action
+from gateway.broker.assembly.role_control import ROLE_REQUESTS
 from gateway.broker.processors import all_handlers
 from gateway.namesrv.processors import handlers as namesrv_handlers
 from gateway.runtime.config_file import ConfigFile
@@ -138,7 +139,7 @@ async def test_no_other_request_leaves_a_line(cluster: Cluster, caplog: pytest.L
     caplog.set_level(logging.INFO)
     node = await cluster.add_broker(guard=AuditLog("broker-a").guard(), **SETTINGS)
     client = cluster.dial(node.address)
-    for code in sorted(all_handlers().request_codes() - AUDITED.keys()):
+    for code in sorted((all_handlers().request_codes() | ROLE_REQUESTS) - AUDITED.keys()):
         for command in await usual_commands(cluster, node, code):
             client.send_command(command)
             await settle()
@@ -167,7 +168,7 @@ def test_whatever_needs_create_update_or_delete_is_declared():
             needs = []
         if any(CHANGES.intersection(need.actions) for need in needs):
             assert code in AUDITED or code in NOT_AUDITED, name_of(code)
-    served = all_handlers().request_codes() | namesrv_handlers.request_codes()
+    served = all_handlers().request_codes() | namesrv_handlers.request_codes() | ROLE_REQUESTS
     assert served >= AUDITED.keys() | NOT_AUDITED.keys()
 
 

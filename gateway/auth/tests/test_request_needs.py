@@ -2,6 +2,7 @@ import pytest
 
 from codec.command import Command
 from gateway.auth.request_needs import NEEDS, NeedContext, find_needs
+from gateway.broker.assembly.role_control import ROLE_REQUESTS
 from gateway.broker.processors import all_handlers
 from gateway.namesrv.processors import handlers as namesrv_handlers
 from remoting.bodies.heartbeat import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
@@ -35,7 +36,7 @@ def needs_of(request, **ext):
 
 
 def test_every_code_that_is_served_has_needs():
-    served = all_handlers().request_codes() | namesrv_handlers.request_codes()
+    served = all_handlers().request_codes() | namesrv_handlers.request_codes() | ROLE_REQUESTS
     assert served == NEEDS.keys()
     assert find_needs(Command(9999), CONTEXT) is None
 

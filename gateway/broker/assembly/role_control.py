@@ -30,7 +30,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -43,7 +43,7 @@ from gateway.config.process import BrokerConfig
 from gateway.config.replication import ASYNC_MASTER, SLAVE, SYNC_MASTER, Role
 from remoting.connection import Connection
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
-from remoting.handler_table import ANSWERS_LATER, AnswersLater, Call, HandlerTable
+from remoting.handler_table import Call, HandlerTable
 from remoting.requests.admin import GetBrokerRuntimeInfo
 from remoting.requests.groups import GetAllSubscriptionGroupConfig
 from remoting.requests.offsets import GetAllConsumerOffset, GetAllDelayOffset
@@ -100,6 +100,15 @@ class RoleLinks:
     saved_role: SavedRole | None = None
 
 
+class RoleOrder:
+    """A change to be carried out: ``failure`` is what went wrong, None if nothing did, once ``is_done`` is set."""
+
+    def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
+        self.work = work
+        self.is_done = trio.Event()
+        self.failure: Exception | None = None
+
+
 @asynccontextmanager
 async def no_peer(host: str, port: int) -> AsyncIterator[Connection]:
     """Refuse a connection to another broker: there is no way to any."""
@@ -120,38 +129,45 @@ class RoleControl:
     def __init__(self, service: "BrokerService", links: RoleLinks) -> None:
         self._service = service
         self._links = links
-        self._order, self._orders = trio.open_memory_channel[tuple[Call, Callable[[], Awaitable[Any]]]](
-            MAX_ORDERS
-        )
+        self._order, self._orders = trio.open_memory_channel[RoleOrder](MAX_ORDERS)
         self._is_changing = False
+        self.waiting: set[Connection] = set()
+        """Connections whose requests wait for a change, which must not wait for them."""
 
     async def run(self) -> None:
         """Carry out changes until cancelled."""
         async with trio.open_nursery() as nursery:
             while True:
-                call, work = await self._orders.receive()
+                order = await self._orders.receive()
                 self._is_changing = True
-                failure: Exception | None = None
                 try:
-                    await work()
+                    await order.work()
                 except Exception as error:  # noqa: BLE001 - becomes the answer
-                    failure = first_leaf(error)
+                    order.failure = first_leaf(error)
+                    log.warning("role of the broker not changed", extra={"reason": str(order.failure)})
                 self._is_changing = False
-                if failure is None:
-                    call.reply(BrokerRoleReply(data=self.status()))
-                else:
-                    log.warning("role of the broker not changed", extra={"reason": str(failure)})
-                    call.fail(failure)
+                order.is_done.set()
                 if self._service.relay is not None and self._service.relay.begin():
                     nursery.start_soon(self._service.relay.run)
 
-    def order(self, call: Call, work: Callable[[], Awaitable[None]]) -> AnswersLater:
-        """Have a change carried out after those that came before. Raises RequestError if too many wait."""
+    async def carry_out(self, connection: Connection, work: Callable[[], Awaitable[None]]) -> BrokerRoleReply:
+        """Have a change carried out after those that came before, also if the connection closes.
+
+        Raises what went wrong, or RequestError if too many wait.
+        """
+        order = RoleOrder(work)
         try:
-            self._order.send_nowait((call, work))
+            self._order.send_nowait(order)
         except trio.WouldBlock:
             raise RequestError(ResponseCode.SYSTEM_BUSY, "too many changes of the role wait") from None
-        return ANSWERS_LATER
+        self.waiting.add(connection)
+        try:
+            await order.is_done.wait()
+        finally:
+            self.waiting.discard(connection)
+        if order.failure is not None:
+            raise order.failure
+        return BrokerRoleReply(data=self.status())
 
     def status(self) -> BrokerRoleStatus:
         """Return the role of the broker now."""
@@ -425,10 +441,10 @@ def get_role(control: RoleControl, request: GetBrokerRole) -> BrokerRoleReply:
 
 
 @ChangeBrokerRole.on(handlers)
-def change_role(control: RoleControl, request: ChangeBrokerRole, call: Call) -> AnswersLater:
-    return control.order(call, partial(control.change, request))
+async def change_role(control: RoleControl, request: ChangeBrokerRole, call: Call) -> BrokerRoleReply:
+    return await control.carry_out(call.connection, partial(control.change, request))
 
 
 @HandOverBroker.on(handlers)
-def hand_over(control: RoleControl, request: HandOverBroker, call: Call) -> AnswersLater:
-    return control.order(call, partial(control.hand_over, request))
+async def hand_over(control: RoleControl, request: HandOverBroker, call: Call) -> BrokerRoleReply:
+    return await control.carry_out(call.connection, partial(control.hand_over, request))

@@ -48,9 +48,10 @@ class SavedRole:
         try:
             saved = json.loads(data)
             configured, role = saved["configured"], saved["role"]
-            broker_role, broker_id = role["brokerRole"], int(role["brokerId"])
+            broker_role, broker_id = role["brokerRole"], role["brokerId"]
             ha_master_address = str(role["haMasterAddress"])
-            if broker_role not in ROLES or (broker_role == SLAVE) != (broker_id > 0):
+            is_id = type(broker_id) is int and broker_id >= 0
+            if not is_id or broker_role not in ROLES or (broker_role == SLAVE) != (broker_id > 0):
                 raise ValueError(f"{broker_role} with brokerId={broker_id} is not a role")
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError(

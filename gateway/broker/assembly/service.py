@@ -287,7 +287,10 @@ class BrokerService:
         self.guarded_handlers.apply_guards()
         with trio.move_on_after(MAX_ANSWER_S):
             await self._answer_waiting()
-            while any(connection.has_running_tasks for connection in self.server.connections):  # noqa: ASYNC110
+            while any(  # noqa: ASYNC110
+                connection.has_running_tasks and connection not in self._roles.waiting
+                for connection in self.server.connections
+            ):
                 await trio.sleep(DRAIN_POLL_S)
         # Their time limits may be longer, and nobody would answer them later.
         self.broker.answer_gate.end_waits()

@@ -10,7 +10,6 @@ from gateway.tests.cluster import bodies, message, pull, settle, simulated
 from gateway.tests.configs import change_config
 from remoting.errors import RequestError
 
-
 TOPIC_TOO_LONG = 29
 
 
