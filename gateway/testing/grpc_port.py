@@ -89,7 +89,7 @@ class ShiftingHandlers(Mapping[int, Handler]):
 
 def shift_delivery(command: LocalCommand, ahead_ms: int) -> LocalCommand:
     """Move a message's time of delivery ahead, in place; return the command."""
-    request: SendMessageV2 = command.request
+    request = cast(SendMessageV2, command.request)
     properties = decode_properties((request.properties or "").encode())
     if TIMER_DELIVER_MS in properties:
         due_ms = int(properties[TIMER_DELIVER_MS]) + ahead_ms
