@@ -107,6 +107,8 @@ class MessageStore:
         self._noted_queues: tuple[int, set[tuple[str, int]]] | None = None
         self._next_queue_ends_s = 0.0
         self.crashed = False
+        # True if the process before was killed, in this boot: what it wrote is all there, flushed or not.
+        self.was_killed = False
         self.commit_log = CommitLog(
             files, config.commit_log_path, config.commit_log_file_bytes, config.reserve_commit_log_bytes,
             after_roll=self._keep_within_bytes,
@@ -160,6 +162,7 @@ class MessageStore:
         self.crashed = crashed = last_boot is not None
         boot = self.files.boot_id().encode()
         power_cut = crashed and (not boot or last_boot != boot)
+        self.was_killed = crashed and not power_cut
         if crashed:
             log.warning("store was not closed cleanly, recovering", extra={"root": self.config.root})
         checkpoint = self._checkpoint

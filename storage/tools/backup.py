@@ -59,7 +59,9 @@ _SETTINGS_TABLES: Final = (
     "consumerFilter.json",
     "messageRequestMode.json",
 )
-_UNREPORTED: Final = frozenset({"queueends.json", "topicsbeingdeleted.json", "damaged", "rocksdbstore"})
+_UNREPORTED: Final = frozenset(
+    {"queueends.json", "topicsbeingdeleted.json", "consumeroffsets.journal", "damaged", "rocksdbstore"}
+)
 _TRIES: Final = 200
 _PAUSE_S: Final = 0.01
 """Wait between two tries: a file that is being replaced is missing, or a message half written, only for a moment."""

@@ -13,6 +13,7 @@ from gateway.broker.consumers.broker_tables import BrokerTables
 from gateway.broker.consumers.client_registry import ClientRegistry
 from gateway.broker.consumers.consumer_offsets import ConsumerOffsets
 from gateway.broker.consumers.group_table import GroupTable
+from gateway.broker.consumers.offset_journal import OffsetJournal, Record, open_journal
 from gateway.broker.consumers.queue_locks import QueueLocks
 from gateway.broker.delayed.delay_service import DelayService
 from gateway.broker.delayed.timer_delivery import TimerDelivery
@@ -189,7 +190,7 @@ def _connect_parts(
 ) -> Broker:
     """Build the parts of a broker on its store, each from those it uses."""
     clock = store.clock
-    tables = _tables(config, table_file, clock)
+    tables = _tables(config, store, table_file)
     _limit_offsets(config, tables.offsets, store)
     restore_topics(tables.topics, store)
     timer_delivery = _timer_delivery(config, services, table_file("timermetrics"))
@@ -308,7 +309,14 @@ def _ha_server(
     )
 
 
-def _tables(config: BrokerConfig, table_file: Callable[[str], ConfigFile], clock: Clock) -> BrokerTables:
+def _tables(
+    config: BrokerConfig, store: MessageStore, table_file: Callable[[str], ConfigFile]
+) -> BrokerTables:
+    clock = store.clock
+    journal: OffsetJournal | None = None
+    records: list[Record] = []
+    if not isinstance(store.files, MemoryFiles):  # what is in memory only is gone with the process
+        journal, records = open_journal(store.files, store.config.root, was_killed=store.was_killed)
     filter_cache = FilterCache(config.limits)
     filters = ConsumerFilterTable(table_file("consumerFilter.json"), clock, filter_cache, config.limits)
     return BrokerTables(
@@ -319,6 +327,8 @@ def _tables(config: BrokerConfig, table_file: Callable[[str], ConfigFile], clock
             clock,
             server_side_reset=config.use_server_side_reset_offset,
             limits=config.limits,
+            journal=journal,
+            records=records,
         ),
         ClientRegistry(
             clock,

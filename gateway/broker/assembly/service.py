@@ -603,6 +603,7 @@ class BrokerService:
             ):
                 stack.callback(_persist_unless_flush_failed, table)
         self._has_unsaved_tables = False
+        broker.offsets.delete_journal()
 
 
 def _persist_unless_flush_failed(table: ChangingTable) -> None:

@@ -1,14 +1,16 @@
 """Consumer offsets of every group and queue, stored in consumerOffset.json.
 
-Any offset is accepted here: processors check who may commit, and the store knows where a queue begins and ends.
+Any offset is accepted here: processors check who may commit, and the store knows where a queue begins and ends. What
+clients and administrators commit is also in the journal (`offset_journal.py`), so that SIGKILL does not lose it.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from codec import fastjson
 from codec.java_numbers import I32, I64, quoted, read_json_integer
+from gateway.broker.consumers.offset_journal import OffsetJournal, Record
 from gateway.broker.topics.limit_errors import limit_error
 from gateway.broker.topics.topic_table import count_change
 from gateway.config.limits import BrokerLimits
@@ -45,6 +47,7 @@ class ConsumerOffsets(ChangingTable):
 
     Commits are written by `save_changes`, which the broker calls every few seconds, and when it stops. ``limits`` are
     set again when the configuration changes. A first commit for a queue beyond them is refused with a RequestError.
+    ``records`` are those that a killed process left in the journal.
     """
 
     def __init__(
@@ -54,9 +57,12 @@ class ConsumerOffsets(ChangingTable):
         *,
         server_side_reset: bool = True,
         limits: BrokerLimits | None = None,
+        journal: OffsetJournal | None = None,
+        records: Iterable[Record] = (),
     ) -> None:
         super().__init__(file)
         self._clock = clock
+        self._journal = journal
         self._commits = 0
         self.server_side_reset = server_side_reset
         self.limits = limits or BrokerLimits()
@@ -73,6 +79,21 @@ class ConsumerOffsets(ChangingTable):
         self._keys_of_group: dict[str, set[str]] = {}
         for key in self.table:
             self._add_key(key)
+        self._take_over(records)
+
+    def _take_over(self, records: Iterable[Record]) -> None:
+        changed = 0
+        for key, queue_id, offset in records:
+            queues = self.table.get(key)
+            before = None if queues is None else queues.get(queue_id)
+            if queues is None or before is None:
+                queues = self._add_queues(key, 1, by_broker=True)
+            if before != offset:
+                queues[queue_id] = offset
+                changed += 1
+        if changed:
+            self._dirty = True
+            log.info("consumer offsets of a killed process taken over", extra={"offsets": changed})
 
     def _add_key(self, key: str) -> None:
         topic, _, group = key.partition("@")
@@ -93,6 +114,7 @@ class ConsumerOffsets(ChangingTable):
                 end = end_of_queue(topic, queue_id) - (group == last_done_group)
                 if offset > end:
                     queues[queue_id] = end
+                    self._keep_in_journal(key, queue_id, end)
                     moved += 1
         if moved:
             self._dirty = True
@@ -104,11 +126,26 @@ class ConsumerOffsets(ChangingTable):
     def commit_offset(
         self, group: str, topic: str, queue_id: int, offset: int, *, by_broker: bool = False
     ) -> None:
-        """Record the next offset to consume, even when it is before the last one.
+        """Record the next offset to consume, even when it is before the last one; it may be lost by SIGKILL.
 
         Raises RequestError at the limit of offsets, except ``by_broker``: for offsets of the broker's own groups.
         """
         key = f"{topic}@{group}"
+        self._commit(key, queue_id, offset, by_broker=by_broker)
+        if self._journal is not None:
+            self._journal.forget(key, queue_id)
+
+    def commit_of_client(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Record the next offset to consume as a client says; it survives SIGKILL. Raises RequestError at the limit."""
+        key = f"{topic}@{group}"
+        self._commit(key, queue_id, offset)
+        self._keep_in_journal(key, queue_id, offset)
+
+    def _keep_in_journal(self, key: str, queue_id: int, offset: int) -> None:
+        if self._journal is not None:
+            self._journal.record(key, queue_id, offset)
+
+    def _commit(self, key: str, queue_id: int, offset: int, *, by_broker: bool = False) -> None:
         queues = self.table.get(key)
         before = None if queues is None else queues.get(queue_id)
         if queues is None or before is None:
@@ -175,6 +212,7 @@ class ConsumerOffsets(ChangingTable):
             self._add_queues(key, 1)
         self._reset.setdefault(key, {})[queue_id] = offset
         self.table[key][queue_id] = offset
+        self._keep_in_journal(key, queue_id, offset)
         self._pulled.pop((group, topic, queue_id), None)
         self._dirty = True
 
@@ -203,7 +241,11 @@ class ConsumerOffsets(ChangingTable):
         if offsets is not None:
             key, copied = table_key(topic, target_group), dict(offsets)
             self._add_queues(key, len(copied) - len(self.table.get(key, ())))
+            if self._journal is not None:
+                self._journal.forget_key(key)
             self.table[key] = copied
+            for queue_id, offset in copied.items():
+                self._keep_in_journal(key, queue_id, offset)
             self._dirty = True
 
     def topics_of_group(self, group: str) -> set[str]:
@@ -234,6 +276,8 @@ class ConsumerOffsets(ChangingTable):
         for key in keys:
             self._count -= len(self.table.pop(key))
             self._reset.pop(key, None)
+            if self._journal is not None:
+                self._journal.forget_key(key)
             topic, _, group = key.partition("@")
             for index, name in ((self._keys_of_topic, topic), (self._keys_of_group, group)):
                 index[name].discard(key)
@@ -254,6 +298,18 @@ class ConsumerOffsets(ChangingTable):
                 smallest[queue_id] = min(offset, smallest.get(queue_id, offset))
 
     # -- the file ------------------------------------------------------------------------------------------
+
+    def delete_journal(self) -> None:
+        """Delete the journal at the end, after `persist` has written all offsets."""
+        journal, self._journal = self._journal, None
+        if journal is not None:
+            journal.delete()
+
+    def _write(self, data: bytes) -> None:
+        journal = self._journal
+        if journal is not None:
+            journal.flush()
+        super()._write(data)
 
     def encode_slices(self) -> Iterator[bytes]:
         """Yield the content of consumerOffset.json. It may have millions of offsets."""

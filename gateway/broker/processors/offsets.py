@@ -66,7 +66,7 @@ def update_consumer_offset(broker: Broker, request: UpdateConsumerOffset) -> Hea
         reply = Header()
         reply.remark = "Offset has been previously reset"
         return reply
-    broker.offsets.commit_offset(group, topic, queue_id, request.commit_offset)
+    broker.offsets.commit_of_client(group, topic, queue_id, request.commit_offset)
     return None
 
 

@@ -135,7 +135,7 @@ class PullHandler:
         if may_wait and pull.sys_flag & COMMIT_OFFSET:
             if pull.topic in self._topics.closed_to_producers:
                 check_may_commit(pull.group, pull.topic)
-            self._offsets.commit_offset(pull.group, pull.topic, pull.queue_id, pull.commit_offset)
+            self._offsets.commit_of_client(pull.group, pull.topic, pull.queue_id, pull.commit_offset)
         # Only a pull at the queue's end waits. At its deadline it comes here again, with ``may_wait`` False.
         code = self._response_code(result, pull.offset)
         if code == NOT_FOUND and may_wait and pull.sys_flag & SUSPEND and self._may_hold(command, pull):
