@@ -277,6 +277,13 @@ _SERVER_CONFIG: Final = "gateway.admin.commands.server_config"
 BROKER_CONFIG: Final = LazyCommand(
     f"{_SERVER_CONFIG}:broker_config", "Read and change settings of running brokers."
 )
+_BROKER_ROLES: Final = "gateway.admin.commands.broker_roles"
+BROKER_COMMANDS: Final = {
+    "config": BROKER_CONFIG,
+    "demote": LazyCommand(_BROKER_ROLES, "Make a master a slave, such as a former master that is back."),
+    "promote": LazyCommand(_BROKER_ROLES, "Make a slave the master of its name."),
+    "status": LazyCommand(_BROKER_ROLES, "Show masters and slaves, and how far slaves are behind."),
+}
 NAMESRV_CONFIG: Final = LazyCommand(
     f"{_SERVER_CONFIG}:namesrv_config", "Read and change settings of running namesrvs."
 )
@@ -338,7 +345,7 @@ def namesrv(context: click.Context, /, **options: Any) -> None:
         start_servers("namesrv", options)
 
 
-@main.group(cls=LazyGroup, lazy={"config": BROKER_CONFIG}, invoke_without_command=True)
+@main.group(cls=LazyGroup, lazy=BROKER_COMMANDS, invoke_without_command=True)
 @click.option(
     "-n",
     "--namesrv",
@@ -353,7 +360,7 @@ def namesrv(context: click.Context, /, **options: Any) -> None:
 @common_options
 @click.pass_context
 def broker(context: click.Context, /, **options: Any) -> None:
-    """Run a broker only; or read and change the settings of one that runs."""
+    """Run a broker only; or read and change the settings and roles of those that run."""
     if context.invoked_subcommand is None:
         start_servers("broker", options)
 

@@ -1,0 +1,143 @@
+"""The commands `rmq-gateway broker status`, `promote` and `demote`."""
+
+from typing import Any
+
+import click
+
+from gateway.admin.commands.options import (
+    ClusterCommand,
+    ConnectionFlags,
+    cluster_options,
+    confirm,
+    confirm_option,
+    output_options,
+)
+from toolkit.exit_codes import ExitCode
+
+
+@click.command(cls=ClusterCommand)
+@output_options()
+@cluster_options
+def status(connection: ConnectionFlags, output: str) -> None:
+    """Show masters and slaves, and how far slaves are behind.
+
+    Ends with 3 if a broker is fenced, or a slave does not copy.
+    """
+    from gateway.admin.broker_roles import list_roles
+
+    with connection.open() as client:
+        rows = list_roles(client)
+    _print_roles(rows, output)
+    if any(row["problem"] for row in rows):
+        raise SystemExit(ExitCode.REFUSED)
+
+
+def _print_roles(rows: list[dict[str, Any]], output: str) -> None:
+    from gateway.admin.output import TableColumn, print_rows
+
+    def style(row: dict[str, Any]) -> str:
+        return "red" if row["problem"] else ""
+
+    columns = [
+        TableColumn("broker", "broker"),
+        TableColumn("id", "id"),
+        TableColumn("role", "role"),
+        TableColumn("address", "address"),
+        TableColumn("state", "state", style=style),
+        TableColumn("behindBytes", "bytes behind", style=style),
+        TableColumn("logStart", "log start", wide=True),
+        TableColumn("logEnd", "log end", wide=True),
+        TableColumn("master", "master", wide=True),
+        TableColumn(
+            "problem", "problem", wide=not any(row["problem"] for row in rows), style=lambda row: "red"
+        ),
+    ]
+    print_rows(rows, columns, output, empty="No broker is registered.")
+
+
+@click.command(cls=ClusterCommand)
+@click.argument("slave", metavar="BROKER")
+@click.option(
+    "--role",
+    "broker_role",
+    type=click.Choice(["ASYNC_MASTER", "SYNC_MASTER"]),
+    help="Kind of master (default: that of a master that hands over, otherwise ASYNC_MASTER).",
+)
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Do not ask the master, which must have been stopped: what it alone has stored is lost.",
+)
+@confirm_option
+@output_options()
+@cluster_options
+def promote(
+    connection: ConnectionFlags, slave: str, broker_role: str | None, force: bool, yes: bool, output: str
+) -> None:
+    """Make a slave the master of its name.
+
+    BROKER is the slave's address (host:port), or a broker name with one slave. A master that is alive hands over, so
+    that nothing is lost; one that is gone is replaced.
+    """
+    from gateway.admin.broker_roles import find_replica, list_roles
+    from gateway.admin.broker_roles import promote as promote_slave
+
+    with connection.open() as client:
+        address = find_replica(client, slave, () if ":" in slave else list_roles(client))
+        confirm(f"Make {address} the master{' without asking the present one' if force else ''}?", yes)
+        status = promote_slave(client, address, broker_role=broker_role, force=force)
+    _print_change(address, status, output)
+
+
+@click.command(cls=ClusterCommand)
+@click.argument("address", metavar="HOST:PORT")
+@click.option(
+    "--id",
+    "broker_id",
+    type=click.IntRange(1),
+    default=1,
+    help="brokerId of the slave, which no other broker of its name has (default: 1).",
+)
+@click.option(
+    "--master",
+    "ha_master_address",
+    metavar="HOST:PORT",
+    default="",
+    help="HA address of the master to follow (default: the one that the namesrv names).",
+)
+@click.option("--force", is_flag=True, help="Demote although no other master is registered.")
+@confirm_option
+@output_options()
+@cluster_options
+def demote(
+    connection: ConnectionFlags,
+    address: str,
+    broker_id: int,
+    ha_master_address: str,
+    force: bool,
+    yes: bool,
+    output: str,
+) -> None:
+    """Make a master a slave, such as a former master that is back.
+
+    Its log is cut to where it is the same as the new master's: what it alone has stored is lost.
+    """
+    from gateway.admin.broker_roles import demote as demote_master
+
+    with connection.open() as client:
+        confirm(f"Make {address} a slave?", yes)
+        status = demote_master(client, address, broker_id, ha_master_address=ha_master_address, force=force)
+    _print_change(address, status, output)
+
+
+def _print_change(address: str, status: Any, output: str) -> None:
+    from gateway.admin.output import TableColumn, print_rows
+
+    row = {
+        "broker": status.broker_name,
+        "id": status.broker_id,
+        "role": status.broker_role,
+        "address": address,
+        "state": status.state,
+    }
+    print_rows([row], [TableColumn(name, name) for name in row], output)
