@@ -296,8 +296,9 @@ class BrokerListeners:
             UpstreamAddress(address, broker), port, sockets, trio.current_time()
         )
         self.book.add_listener(address, port)
-        # The next look-up tells the broker's name, and saves the port.
-        self._unknown_address_seen.set()
+        if not broker:
+            # It was seen in an answer: the next look-up tells the broker's name, and saves the port.
+            self._unknown_address_seen.set()
         self._check_due.set()
         return port
 

@@ -338,6 +338,9 @@ async def test_hundreds_of_made_up_brokers(caplog):
         await trio.sleep(1000)
         assert set(bench.listeners.ports) == {A}
         assert bench.taken == {bench.listeners.ports[A]}
+        assert bench.brokers.lookups <= 2 + trio.current_time() / bench.listeners._settings.refresh_s, (
+            "new addresses of a look-up do not cause the next one: the namesrv was asked without a pause"
+        )
     assert {each.message for each in caplog.records} <= {
         "broker address is refused",
         "broker address is not served: it does not answer as a broker",
