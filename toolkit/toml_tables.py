@@ -5,6 +5,7 @@ setting lists its old path, and `move_renamed_settings` accepts it until the ent
 """
 
 import dataclasses
+import re
 import tomllib
 import typing
 from collections.abc import Mapping
@@ -17,6 +18,8 @@ from toolkit.values import Boolean, Number, Structure, Text, ValueType, WholeNum
 
 MAX_DEPTH: Final = 64
 TOO_DEEP: Final = "a value is nested too deeply"
+_VERY_LONG_KEY: Final = re.compile(r"(?<![^\s\[{,])(?:[^\s.=\[{,]+\s*\.\s*){1000}")
+"""A dotted key of more than a thousand parts. tomllib remembers every beginning of a key: of 100,000 parts 40 GB."""
 Settings = TypeVar("Settings")
 
 _PLAIN: Final[dict[Any, ValueType]] = {bool: Boolean(), int: WholeNumber(), float: Number(), str: Text()}
@@ -25,6 +28,8 @@ _PLAIN: Final[dict[Any, ValueType]] = {bool: Boolean(), int: WholeNumber(), floa
 
 def parse_toml(text: str) -> dict[str, Any]:
     """Parse TOML. Raises tomllib.TOMLDecodeError, also for values that are nested too deeply for the parser."""
+    if _VERY_LONG_KEY.search(text):
+        raise tomllib.TOMLDecodeError(TOO_DEEP)
     try:
         tables = tomllib.loads(text)
     except RecursionError:
