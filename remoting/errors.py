@@ -24,3 +24,10 @@ class RemotingTimeout(Exception):
 
 class RemotingClosed(Exception):
     """The connection ended before the answer came. The peer may still carry out the request."""
+
+
+def first_leaf(error: BaseException) -> BaseException:
+    """Return the first exception of a group, which may hold groups itself, or the exception if it is not a group."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

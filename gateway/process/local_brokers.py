@@ -49,9 +49,11 @@ class LocalBrokers:
 
     async def start(self, nursery: trio.Nursery) -> dict[str, str]:
         """Open the ports and the stores, and return the address of each broker. Raises OSError, StoreError."""
-        return {broker.broker_name: self._start_broker(nursery, broker) for broker in self._config.brokers}
+        return {
+            broker.broker_name: await self._start_broker(nursery, broker) for broker in self._config.brokers
+        }
 
-    def _start_broker(self, nursery: trio.Nursery, config: BrokerConfig) -> str:
+    async def _start_broker(self, nursery: trio.Nursery, config: BrokerConfig) -> str:
         parts = self._parts
         accounts = parts.access.accounts_of_broker(config)
         listeners = parts.listen(config.listen_port, "listenPort")
@@ -105,9 +107,17 @@ class LocalBrokers:
             RoleLinks(self._dial_namesrv, parts.access.sign, saved_role),
         )
         registrar = Registrar(
-            broker, port, self._routes, self._dial_namesrv, self._open_supervisor, parts.access.sign
+            broker,
+            port,
+            self._routes,
+            self._dial_namesrv,
+            self._open_supervisor,
+            parts.access.sign,
+            on_name_taken=service.note_other_master,
         )
         service.add_follower(registrar)
+        if broker.store.was_used:
+            await registrar.look_for_other_master()
         registrar.register_locally()
         nursery.start_soon(service.run, listeners)
         nursery.start_soon(service.tasks.keep_running, "registration", registrar.run)

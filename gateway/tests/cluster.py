@@ -225,8 +225,12 @@ class Cluster:
         )
         routes = local.service.routes if local is not None else None
         lookup = NamesrvLookup(config, fetch_list or no_list, resolve_host or no_address)
-        registrar = Registrar(broker, PORT, routes, self.client, lookup=lookup)
+        registrar = Registrar(
+            broker, PORT, routes, self.client, lookup=lookup, on_name_taken=service.note_other_master
+        )
         service.add_follower(registrar)
+        if broker.store.was_used:
+            await registrar.look_for_other_master()
         registrar.register_locally()
         return await self._start(Node(service, (host, PORT), registrar))
 

@@ -28,6 +28,7 @@ from gateway.broker.messages.advertised_hosts import AUTO
 from gateway.broker.replication.members import HEARTBEAT_INTERVAL_S
 from gateway.broker.topics.topic_table import TopicChange
 from gateway.config.process import LOOPBACK
+from gateway.config.replication import Role
 from gateway.namesrv.addresses import join_address
 from gateway.namesrv.registration import Registration, queue_data
 from gateway.namesrv.route_table import RouteTable
@@ -36,7 +37,7 @@ from remoting.bodies.routes import TopicRouteData
 from remoting.bodies.topics import TopicConfig, TopicConfigAndMappingSerializeWrapper
 from remoting.client import open_client
 from remoting.connection import Connection
-from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
+from remoting.errors import RemotingClosed, RemotingTimeout, RequestError, first_leaf
 from remoting.requests.namesrv import (
     BrokerHeartbeat,
     GetBrokerClusterInfo,
@@ -51,6 +52,7 @@ log = logging.getLogger(__name__)
 
 SUPERVISOR: Final = "supervisor"
 RETRY_INTERVAL_S: Final = 1.0
+LOOK_TIMEOUT_S: Final = 4.0
 LIVENESS_TIMEOUT_S: Final = 3.0
 """Time in which the owner of a broker name must accept a connection to count as alive."""
 UNREGISTER_TIMEOUT_S: Final = 1.0
@@ -96,7 +98,8 @@ class Registrar:
 
     ``local`` is the route table of the namesrv in this process, if there is one. ``open_supervisor`` opens the
     connection to a supervisor whose namesrv the broker registers with as well. ``sign`` signs requests to namesrvs.
-    ``lookup`` has the other namesrvs; None for those of the configuration.
+    ``lookup`` has the other namesrvs; None for those of the configuration. ``on_name_taken`` is called with the reason
+    when a namesrv knows another live broker by this name and id, and with "" when none does any more.
     """
 
     def __init__(
@@ -108,8 +111,10 @@ class Registrar:
         open_supervisor: OpenConnection | None = None,
         sign: Callable[[Command], None] | None = None,
         lookup: NamesrvLookup | None = None,
+        on_name_taken: Callable[[str], None] = lambda reason: None,
     ) -> None:
         self._sign = sign
+        self._on_name_taken = on_name_taken
         self._dial = dial
         self._leaving = False
         self._registered: tuple[int, str, int] | None = None
@@ -139,6 +144,7 @@ class Registrar:
         self.register_locally()
         for namesrv in self._connections:
             namesrv.register_again()
+        self.note_name_owner()
 
     async def leave(self) -> None:
         """Unregister from all namesrvs until `follow` is called."""
@@ -227,6 +233,25 @@ class Registrar:
         """Return the address to register: with ``auto``, the one from which this connection reaches the namesrv."""
         host = self._broker.config.broker_ip
         return join_address(connection.local[0] if host == AUTO else host, self._shown_port)
+
+    def note_name_owner(self) -> None:
+        """Pass on what the namesrvs say about the owner of the name."""
+        reasons = [namesrv.name_taken for namesrv in self._connections if namesrv.name_taken]
+        is_master = self._broker.config.role is Role.MASTER
+        self._on_name_taken(reasons[0] if reasons and is_master else "")
+
+    async def look_for_other_master(self) -> None:
+        """Ask the namesrvs for the owner of the name before the broker serves anybody, for a moment at most.
+
+        A master that comes back after another one took over must not acknowledge a single message.
+        """
+        if self._broker.config.role is not Role.MASTER or self._broker.config.takes_over_name:
+            return
+        with trio.move_on_after(LOOK_TIMEOUT_S):
+            async with trio.open_nursery() as nursery:
+                for namesrv in self._listed.values():
+                    nursery.start_soon(namesrv.look_for_other_master)
+        self.note_name_owner()
 
     async def check_name(self, connection: Connection) -> None:
         """Raise NameTaken if the namesrv knows another live broker by this broker's name.
@@ -453,6 +478,18 @@ class NamesrvConnection:
         self._name_is_ours = name == SUPERVISOR
         self._scope = trio.CancelScope()
         self.changed = trio.Event()
+        self.name_taken = ""
+        """Why the broker must not be registered as master: another one is, as this namesrv says; "" if none is."""
+
+    async def look_for_other_master(self) -> None:
+        """Ask once whether another live broker has the name. A namesrv that cannot be reached says nothing."""
+        try:
+            async with self._open_connection() as connection:
+                await self._registrar.check_name(connection)
+        except* NameTaken as taken:
+            self.name_taken = str(first_leaf(taken))
+        except* FAILURES as problems:
+            log.debug("owner of the name not known", extra={"reason": str(problems.exceptions[0])})
 
     def run_until(self, end_s: float) -> None:
         """Let `run` end at a time. That closes the connection, and the namesrv then forgets the broker."""
@@ -495,7 +532,7 @@ class NamesrvConnection:
                         await self._keep_registered(connection)
                         nursery.cancel_scope.cancel()
             except* FAILURES as problems:
-                self._note_failure(problems.exceptions[0])
+                self._note_failure(first_leaf(problems))
             self._connection = None
             await trio.sleep(RETRY_INTERVAL_S)
 
@@ -547,8 +584,15 @@ class NamesrvConnection:
                 "registration with namesrv failed", extra={"namesrv": self._name, "reason": str(problem)}
             )
         self._reachable = False
+        # The supervisor refuses a master only because another of its processes is the master.
+        is_refused = self._name == SUPERVISOR and isinstance(problem, RequestError)
+        self.name_taken = str(problem) if isinstance(problem, NameTaken) or is_refused else ""
+        self._registrar.note_name_owner()
 
     def _note_success(self) -> None:
+        if self.name_taken:
+            self.name_taken = ""
+            self._registrar.note_name_owner()
         if not self._reachable:
             log.info("registration with namesrv works again", extra={"namesrv": self._name})
         self._reachable = True
@@ -570,6 +614,7 @@ class NamesrvConnection:
     def register_again(self) -> None:
         """Register at once, after checking that no other broker has the name and the id, which may be another now."""
         self._name_is_ours = self._name == SUPERVISOR
+        self.name_taken = ""
         self.changed.set()
 
     async def leave(self) -> None:

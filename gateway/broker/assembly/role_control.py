@@ -42,7 +42,7 @@ from gateway.broker.replication.relay import RELAY_S, Relay
 from gateway.config.process import BrokerConfig
 from gateway.config.replication import ASYNC_MASTER, SLAVE, SYNC_MASTER, Role
 from remoting.connection import Connection
-from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
+from remoting.errors import RemotingClosed, RemotingTimeout, RequestError, first_leaf
 from remoting.handler_table import Call, HandlerTable
 from remoting.requests.admin import GetBrokerRuntimeInfo
 from remoting.requests.groups import GetAllSubscriptionGroupConfig
@@ -143,7 +143,8 @@ class RoleControl:
                 try:
                     await order.work()
                 except Exception as error:  # noqa: BLE001 - becomes the answer
-                    order.failure = first_leaf(error)
+                    leaf = first_leaf(error)
+                    order.failure = leaf if isinstance(leaf, Exception) else error
                     log.warning("role of the broker not changed", extra={"reason": str(order.failure)})
                 self._is_changing = False
                 order.is_done.set()
@@ -397,14 +398,6 @@ class RoleControl:
                 log.debug("role of the slave unknown", extra={"reason": str(problems.exceptions[0])})
             await trio.sleep(1)
         raise Unknown(f"{address[0]}:{address[1]} does not say whether it is the master")
-
-
-def first_leaf(error: Exception) -> Exception:
-    """Return the first exception of a group, which may hold groups itself."""
-    leaf: BaseException = error
-    while isinstance(leaf, BaseExceptionGroup):
-        leaf = leaf.exceptions[0]
-    return leaf if isinstance(leaf, Exception) else error
 
 
 def check_role(broker_role: str, broker_id: int) -> None:

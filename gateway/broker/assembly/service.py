@@ -70,6 +70,7 @@ MAX_SLEEP_S = 5.0
 
 ROLE_CHANGE: Final = "change of role"
 """The name under which a failed change is shown beside background tasks."""
+NAME_OWNER: Final = "ownership of the broker name"
 MAX_CHANGES: Final = 8
 MAX_ANSWER_S: Final = 5.0
 """Longest wait for the answers to requests that began before a change."""
@@ -135,6 +136,7 @@ class BrokerService:
         self._pause = RequestPause(ROLE_REQUESTS)
         self.relay: Relay | None = None
         """The way to the master that this broker handed over to, None without one."""
+        self._other_master = ""
         self._shift = MasterShift()
         self._roles = RoleControl(self, role_links)
         self.guarded_handlers = GuardedHandlers(self._bind_handlers(broker), self._guards_of(broker))
@@ -177,7 +179,10 @@ class BrokerService:
             flow.limit_waiting_time,
             self._pause.guard,
             RoleGuard(
-                lambda: broker.config, lambda: broker.replication.master_address, lambda: self.relay
+                lambda: broker.config,
+                lambda: broker.replication.master_address,
+                lambda: self.relay,
+                lambda: self._other_master,
             ).guard,
             flow.limit_held_sends,
             flow.limit_pull_rate,
@@ -360,6 +365,20 @@ class BrokerService:
         broker.flow_control.add_listener(self.guarded_handlers.apply_guards)
         extra = {"broker": broker.config.broker_name, "role": broker.config.role.value}
         log.info("parts of the broker replaced", extra=extra)
+
+    def note_other_master(self, reason: str) -> None:
+        """Store no messages as long as another broker is the master of this name; "" means that none is."""
+        if reason == self._other_master:
+            return
+        self._other_master = reason
+        self.guarded_handlers.apply_guards()
+        self.tasks.record_outcome(NAME_OWNER, RuntimeError(reason) if reason else None)
+        if reason:
+            log.error(
+                "another broker is master of this name, so nothing is stored here", extra={"reason": reason}
+            )
+        else:
+            log.info("this broker is the master of its name")
 
     @property
     def fence_reason(self) -> str:

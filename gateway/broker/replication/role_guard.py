@@ -106,7 +106,8 @@ class RoleGuard:
     """Refuses requests on a slave. On a master it costs nothing.
 
     ``config`` returns the present configuration, ``find_master`` the address of the master, "" while it is unknown,
-    and ``find_relay`` the way to the master that this broker handed over to, None without one.
+    ``find_relay`` the way to the master that this broker handed over to, None without one, and ``find_other_master``
+    why a broker that is configured as master must not be one, "" if it may.
     """
 
     def __init__(
@@ -114,15 +115,17 @@ class RoleGuard:
         config: Callable[[], BrokerConfig],
         find_master: Callable[[], str],
         find_relay: Callable[[], Relay | None] = lambda: None,
+        find_other_master: Callable[[], str] = lambda: "",
     ) -> None:
         self._config = config
         self._find_master = find_master
         self._find_relay = find_relay
+        self._find_other_master = find_other_master
 
     def guard(self, code: int, handler: Handler) -> Handler:
-        """Refuse the requests of a code that a slave does not serve, or pass them on."""
+        """Refuse the requests of a code that a broker in this role does not serve, or pass them on."""
         if self._config().role is Role.MASTER:
-            return handler
+            return self._guard_master(code, handler)
         refusing, relay = self._guard_slave(code, handler), self._find_relay()
         if relay is None or code not in RELAYED:
             return refusing
@@ -134,6 +137,17 @@ class RoleGuard:
             return None
 
         return pass_on
+
+    def _guard_master(self, code: int, handler: Handler) -> Handler:
+        """Store nothing while another master has the name: one of the two logs will be cut."""
+        other_master = self._find_other_master()
+        if not other_master or code not in STORING | DECIDING | CHANGING:
+            return handler
+
+        def refuse(connection: Connection, command: Command) -> bytes | None:
+            raise RequestError(ResponseCode.SYSTEM_BUSY, f"[REJECTREQUEST]{other_master}")
+
+        return refuse
 
     def _guard_slave(self, code: int, handler: Handler) -> Handler:
         if code in SENDS and self._config().replication.enable_slave_acting_master:

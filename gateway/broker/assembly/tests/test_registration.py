@@ -4,10 +4,11 @@ import pytest
 import trio
 
 from codec import fastjson
+from codec.constants import ResponseCode
 from gateway.broker.assembly import registration
 from gateway.broker.processors.live_config import apply_broker_config
 from gateway.namesrv.registration import queue_data
-from gateway.tests.cluster import NAMESRV, Producer, message, settle, simulated
+from gateway.tests.cluster import NAMESRV, Producer, bodies, message, pull, settle, simulated
 from remoting.bodies.topics import TopicConfig
 from remoting.errors import RequestError
 from remoting.requests.namesrv import (
@@ -19,7 +20,9 @@ from remoting.requests.namesrv import (
     UnregisterBroker,
     WipeWritePermOfBroker,
 )
+from remoting.requests.roles import ChangeBrokerRole
 from remoting.requests.topics import UpdateAndCreateTopic
+from storage.files import MemoryFiles
 from toolkit.address_server import AddressServerError
 
 
@@ -628,3 +631,33 @@ async def test_a_slave_learns_where_its_master_is_and_tells_clients(cluster):
     await master.stop()
     await trio.sleep(31)
     assert slave.broker.replication.master_address == "10.0.1.77:10911", "it may come back"
+
+
+@simulated
+async def test_a_former_master_that_comes_back_stores_nothing(cluster):
+    """Another broker took over meanwhile: whatever this one acknowledged would be cut from its log."""
+    await cluster.namesrv()
+    files = MemoryFiles()
+    former = await cluster.add_broker(files=files)
+    await cluster.dial(former.address).ask(message(body=b"old"))
+    await former.crash()
+    slave = await cluster.add_broker(broker_role="SLAVE", broker_id=1)
+    promote = ChangeBrokerRole(broker_role="ASYNC_MASTER", broker_id=0, force=True)
+    await cluster.dial(slave.address).ask(promote, 30)
+    back = await cluster.add_broker(files=files, host=former.address[0])
+    client = cluster.dial(back.address)
+    for request in (message(), new_topic()):
+        with pytest.raises(
+            RequestError, match=r"the live broker at 10\.0\.1\.2:10911 has the name"
+        ) as refused:
+            await client.ask(request)
+        assert refused.value.code == ResponseCode.SYSTEM_BUSY
+    assert bodies(await client.ask(pull())) == [b"old"]
+    assert [health.name for health in back.service.tasks.failing] == ["ownership of the broker name"]
+    await trio.sleep(40)
+    members = (await route(cluster, "TBW102"))["broker-a"]
+    assert members[0] == "10.0.1.2:10911"
+    await slave.stop()
+    await trio.sleep(5)
+    await client.ask(message())
+    assert not back.service.tasks.failing
