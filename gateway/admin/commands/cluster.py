@@ -1,5 +1,8 @@
 """The command `rmq-gateway cluster`: brokers with their state, and the health of the whole."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import click
 
 from gateway.admin.commands.options import ClusterGroup, ConnectionFlags, cluster_options, output_options
@@ -16,16 +19,19 @@ def cluster() -> None:
 @cluster_options
 def info(connection: ConnectionFlags, output: str) -> None:
     """Show all brokers: addresses, versions, rates, disks."""
-    from gateway.admin.cluster_health import describe_brokers
+    from gateway.admin.cluster_health import describe_brokers, replication_verdict
     from gateway.admin.output import TableColumn, print_rows
     from toolkit.times import format_time
 
     with connection.open() as client:
         rows = describe_brokers(client)
+    verdicts = {row["address"]: replication_verdict(row) for row in rows}
+    has_replicas = any(row["id"] or row["slaves"] for row in rows)
     if output != "json":
         for row in rows:
             ratio = row["diskUsedRatio"]
             row |= {
+                "replication": verdicts[row["address"]] or _replication_text(row),
                 "disk": f"{ratio:.0%}" if ratio is not None and ratio >= 0 else None,
                 "started": format_time(row["bootMs"]),
             }
@@ -33,12 +39,19 @@ def info(connection: ConnectionFlags, output: str) -> None:
         TableColumn("broker", "broker"),
         TableColumn("cluster", "cluster"),
         TableColumn("id", "id"),
+        TableColumn("role", "role", wide=not has_replicas),
         TableColumn("address", "address"),
         TableColumn("version", "version"),
         TableColumn("inPerSecond", "in/s"),
         TableColumn("outPerSecond", "out/s"),
         TableColumn("messagesToday", "today"),
         TableColumn("disk", "disk"),
+        TableColumn(
+            "replication",
+            "replication",
+            wide=not has_replicas,
+            style=lambda row: "bold red" if verdicts[row["address"]] else "",
+        ),
         TableColumn("started", "started", wide=True),
         TableColumn("unreadableBytes", "unreadable bytes", wide=True),
         TableColumn("sendWaitMs", "send wait ms", wide=True),
@@ -47,6 +60,16 @@ def info(connection: ConnectionFlags, output: str) -> None:
         ),
     ]
     print_rows(rows, columns, output, empty="No broker is registered.")
+
+
+def _replication_text(row: Mapping[str, Any]) -> str | None:
+    """Return how far a replica is behind, and the slaves of a master; None without any."""
+    if row["behindBytes"] is not None:
+        age = f", {row['behindMs']:,} ms" if row["behindMs"] else ""
+        return f"{row['behindBytes']:,} bytes{age} behind" if row["behindBytes"] else "in sync"
+    if row["slaves"]:
+        return f"{row['slavesInSync']} of {row['slaves']} slaves in sync"
+    return None
 
 
 @cluster.command()

@@ -5,7 +5,13 @@ from typing import Any
 
 import pytest
 
-from gateway.admin.cluster_health import broker_row, check_broker, first_number
+from gateway.admin.cluster_health import (
+    broker_row,
+    check_broker,
+    compare_replicas,
+    first_number,
+    replication_verdict,
+)
 from gateway.admin.tests.local_server import LocalServer
 
 
@@ -76,3 +82,45 @@ def test_a_broker_that_does_not_answer_has_one_failed_check() -> None:
 def test_rates_of_several_spans() -> None:
     assert first_number("12.5 3.0 1.0") == 12.5
     assert (first_number(""), first_number(None), first_number("x")) == (None, None, None)
+
+
+def replica_rows(master_end: int, replica_end: int, **table: str) -> list[dict[str, Any]]:
+    """Return the rows of a master and its replica, compared."""
+    rows = [
+        broker_row("c", "b", 0, "h:1", {"commitLogMaxOffset": str(master_end)}, ""),
+        broker_row("c", "b", 1, "h:2", {"commitLogMaxOffset": str(replica_end), **table}, ""),
+    ]
+    compare_replicas(rows)
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("ends", "table", "behind", "verdict"),
+    [
+        ((1000, 1000), {}, 0, ""),
+        ((1000, 900), {}, 100, ""),
+        ((1000, 1200), {}, 0, ""),
+        ((1 << 30, 0), {}, 1 << 30, "1,073,741,824 bytes behind its master"),
+        ((0, 1 << 30), {}, 0, "its log reaches 1,073,741,824 bytes beyond that of its master"),
+        ((9, 9), {"replicationTrouble": "it differs"}, 0, "it differs"),
+    ],
+)
+def test_verdicts_about_a_replica(
+    ends: tuple[int, int], table: dict[str, str], behind: int, verdict: str
+) -> None:
+    master, replica = replica_rows(*ends, **table)
+    assert (master["behindBytes"], replica["behindBytes"]) == (None, behind)
+    assert replication_verdict(replica) == verdict
+    (check,) = [each for each in check_broker(replica) if each.check == "copies its master"]
+    assert (check.passed, check.detail) == (not verdict, verdict)
+    assert "copies its master" not in [each.check for each in check_broker(master)]
+
+
+def test_a_replica_whose_master_does_not_answer_is_not_compared() -> None:
+    rows = [
+        broker_row("c", "b", 0, "h:1", {}, "cannot be reached"),
+        broker_row("c", "b", 1, "h:2", {"commitLogMaxOffset": "5"}, ""),
+    ]
+    compare_replicas(rows)
+    assert rows[1]["behindBytes"] is None
+    assert replication_verdict(rows[1]) == ""

@@ -18,6 +18,8 @@ from gateway.broker.assembly.official_metrics import (
 )
 from gateway.broker.broker import Broker
 from gateway.broker.pop.reviver import Reviver
+from gateway.broker.replication.status import replication_status
+from gateway.config.replication import Role
 from gateway.runtime.metrics import Distribution, Metric
 from storage.store import MessageStore
 
@@ -37,10 +39,37 @@ def store_metrics(part: str, store: MessageStore) -> Iterator[Metric]:
     yield Metric("store_disk_full", float(is_full), meaning, "gauge", labels)
 
 
+def replication_metrics(part: str, broker: Broker) -> Iterator[Metric]:
+    """Yield role and state of a broker's replication."""
+    settings, labels = broker.config.replication, {"part": part}
+    status = replication_status(broker.replication, broker.store, settings, broker.clock.now_ms())
+    is_master = settings.role is Role.MASTER
+    meaning = "1 for a master, 0 for a slave"
+    yield Metric("replication_is_master", float(is_master), meaning, "gauge", labels)
+    if is_master:
+        yield Metric("replication_slaves", len(status.slaves), "slaves that are connected", "gauge", labels)
+        meaning = "slaves that are less than haMaxGapNotInSync behind"
+        yield Metric("replication_in_sync_slaves", status.in_sync_count, meaning, "gauge", labels)
+        behind = [
+            ({**labels, "slave": slave.address}, slave.behind_bytes, slave.behind_ms)
+            for slave in status.slaves
+        ]
+    else:
+        meaning = "1 while a slave cannot copy its master until an operator decides"
+        yield Metric("replication_trouble", float(bool(status.trouble)), meaning, "gauge", labels)
+        behind = [(labels, status.behind_bytes, status.behind_ms)]
+    for slave_labels, behind_bytes, behind_ms in behind:
+        meaning = "bytes of the master's log that a slave does not have, -1 while unknown"
+        yield Metric("replication_behind_bytes", behind_bytes, meaning, "gauge", slave_labels)
+        meaning = "age of the oldest message that a slave does not have, in ms; -1 while unknown"
+        yield Metric("replication_behind_ms", behind_ms, meaning, "gauge", slave_labels)
+
+
 def broker_metrics(part: str, broker: Broker) -> Iterator[Sample]:
     """Yield all metrics of a broker, our own with the label ``part``; None wherever other tasks may run in between."""
     yield from broker.damaged.metrics()
     yield from store_metrics(part, broker.store)
+    yield from replication_metrics(part, broker)
     labels = {"part": part}
     yield Metric(
         "waiting_requests", len(broker.long_polls), "requests that wait for messages", "gauge", labels

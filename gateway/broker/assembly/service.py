@@ -42,6 +42,7 @@ from gateway.broker.processors import all_handlers
 from gateway.broker.processors.turns import run_in_slices
 from gateway.broker.replication.relay import Relay
 from gateway.broker.replication.role_guard import RoleGuard
+from gateway.broker.replication.status import replication_status
 from gateway.broker.statistics.traffic_rates import SAMPLE_INTERVAL_S
 from gateway.broker.topics.topic_table import SAVE_INTERVAL_S
 from gateway.config.process import BrokerConfig
@@ -71,11 +72,17 @@ MAX_SLEEP_S = 5.0
 ROLE_CHANGE: Final = "change of role"
 """The name under which a failed change is shown beside background tasks."""
 NAME_OWNER: Final = "ownership of the broker name"
+COPYING: Final = "copying the master"
+"""The name under which a slave that cannot copy is shown beside background tasks."""
 MAX_CHANGES: Final = 8
 MAX_ANSWER_S: Final = 5.0
 """Longest wait for the answers to requests that began before a change."""
 
 ChangeConfig = Callable[[BrokerConfig], BrokerConfig]
+
+
+class ReplicationTrouble(Exception):
+    """A slave cannot copy its master, and that will not change by itself."""
 
 
 class Follower(Protocol):
@@ -430,6 +437,8 @@ class BrokerService:
         if config.role is Role.MASTER:
             self._shift = MasterShift()
             nursery.start_soon(self._work_as_master, self._shift)
+        else:
+            self._repeat(nursery, "watch replication", DISK_CHECK_INTERVAL_S, self._note_replication)
 
     async def _work_as_master(self, shift: "MasterShift") -> None:
         """Run the tasks of a master, but not between `rest` and `resume`."""
@@ -441,6 +450,13 @@ class BrokerService:
             shift.has_ended.set()
             await shift.begins_again.wait()
             self._shift = shift = MasterShift()
+
+    def _note_replication(self) -> None:
+        """Show in `/readyz` that a slave cannot copy its master until an operator decides."""
+        broker, settings = self.broker, self.broker.config.replication
+        status = replication_status(broker.replication, broker.store, settings, broker.clock.now_ms())
+        trouble = ReplicationTrouble(status.trouble) if status.trouble else None
+        self.tasks.record_outcome(COPYING, trouble)
 
     def _start_tasks_of_master(self, nursery: trio.Nursery) -> None:
         """Start the tasks that store messages or move offsets: the log and the tables of a slave are its master's."""

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Final
@@ -13,6 +13,7 @@ from gateway.broker.messages.advertised_hosts import resolve_numeric
 from gateway.broker.messages.stored_messages import earliest_log_timestamp
 from gateway.broker.processors.live_config import apply_broker_config
 from gateway.broker.processors.turns import run_in_slices
+from gateway.broker.replication.status import replication_status
 from gateway.broker.statistics.traffic_rates import (
     BROKER,
     DAY_S,
@@ -187,6 +188,7 @@ def get_runtime_info(broker: Broker, request: GetBrokerRuntimeInfo) -> GetBroker
         _describe_identity(broker),
         _describe_traffic(broker),
         _describe_disk(broker),
+        _describe_replication(broker),
         _describe_delays(broker),
         _describe_timers(broker),
     ):
@@ -272,6 +274,11 @@ def _bytes_text(count: int) -> str:
     while amount >= 1024 and power < 6:
         amount, power = amount / 1024, power + 1
     return f"{amount:.1f} {'KMGTPE'[power - 1]}iB"
+
+
+def _describe_replication(broker: Broker) -> Mapping[str, str]:
+    settings, now_ms = broker.config.replication, broker.clock.now_ms()
+    return replication_status(broker.replication, broker.store, settings, now_ms).runtime_info()
 
 
 def _describe_delays(broker: Broker) -> dict[str, str]:

@@ -12,7 +12,7 @@ from gateway.broker.messages.advertised_hosts import AUTO
 from gateway.broker.replication.replica import Replica
 from gateway.config.replication import Role
 from gateway.namesrv.addresses import join_address
-from remoting.bodies.ha import HAConnectionRuntimeInfo, HARuntimeInfo
+from remoting.bodies.ha import HAClientRuntimeInfo, HAConnectionRuntimeInfo, HARuntimeInfo
 from remoting.errors import RequestError
 from remoting.handler_table import Call, HandlerTable
 from remoting.requests.ha import (
@@ -72,7 +72,14 @@ def notify_min_broker_id_change(broker: Broker, request: NotifyMinBrokerIdChange
 
 @GetBrokerHaStatus.on(handlers)
 def get_ha_status(broker: Broker, request: GetBrokerHaStatus) -> GetBrokerHaStatusReply:
-    """Return how far each slave is."""
+    """Return how far each slave is; at a slave, its master and its own end."""
+    if broker.config.role is Role.SLAVE:
+        follower = broker.replication.follower
+        client = HAClientRuntimeInfo(
+            master_addr=None if follower is None else follower.master_address,
+            max_offset=broker.store.max_physical_offset,
+        )
+        return GetBrokerHaStatusReply(data=HARuntimeInfo(master=False, ha_client_runtime_info=client))
     end, max_gap = broker.store.max_physical_offset, broker.config.replication.max_gap_not_in_sync_bytes
     slaves = [_slave_info(replica, end, max_gap) for replica in broker.replication.server.replicas]
     return GetBrokerHaStatusReply(

@@ -118,6 +118,8 @@ class HaServer:
             await self._has_replicas.wait()
             await trio.sleep(MAX_CHECK_INTERVAL_S)
             self._wake_now()
+            for session in self._serving:
+                session.note_progress()
 
     # -- connections --
 
@@ -254,6 +256,23 @@ class _Session:
         if self.replica.start is not None:
             self._server.log_end("slave disconnected", self._transport, reason, level=logging.INFO)
         self._server.forget(self)
+
+    def note_progress(self) -> None:
+        """Log when the slave falls out of sync, and when it is back."""
+        server, replica = self._server, self.replica
+        behind_bytes = replica.bytes_behind(server.log.max_offset)
+        in_sync = behind_bytes < server.settings.max_gap_not_in_sync_bytes
+        if in_sync is not replica.in_sync:
+            replica.in_sync = in_sync
+            extra = {
+                "broker": server.broker_name,
+                "remote": replica.remote,
+                "bytes_behind": behind_bytes,
+            }
+            if in_sync:
+                log.info("slave is in sync", extra=extra)
+            else:
+                log.warning("slave is not in sync", extra=extra)
 
     # -- receiving --
 

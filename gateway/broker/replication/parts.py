@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from codec.constants import MASTER_ID
 from gateway.broker.replication.ha_server import HaServer
@@ -10,13 +10,27 @@ from gateway.broker.replication.in_sync import InSyncRule
 from gateway.broker.replication.members import ReplicaGroup
 from gateway.config.replication import ReplicationSettings
 
+NO_CONNECTION: Final = "no connection to the master"
+"""The state of a follower whose master is away: it goes on by itself when the master comes back."""
+
 
 class MasterFollower(Protocol):
-    """The part of a slave that copies its master's log."""
+    """The part of a slave that copies its master's log. ``state`` says how that goes, ``reason`` why it does not."""
+
+    state: str
+    reason: str
+
+    @property
+    def master_address(self) -> str:
+        """The HA address of the master, "" while it is unknown."""
 
     @property
     def is_copying(self) -> bool:
         """True while the master is connected."""
+
+    @property
+    def lag_bytes(self) -> int:
+        """Bytes of the master's log that are missing here; -1 while that is unknown."""
 
 
 @dataclass(slots=True)

@@ -29,7 +29,8 @@ class Replica:
     """A connection of one slave. Offsets are physical ones, times those of `trio.current_time`.
 
     ``start`` is the first offset sent, None until the slave has said where it is; ``sent`` and ``acknowledged`` are the
-    ends of what it was sent and of what it acknowledged. ``counted`` is True while its acknowledgements count.
+    ends of what it was sent and of what it acknowledged. ``counted`` is True while its acknowledgements count,
+    ``in_sync`` False since it was found far behind.
     """
 
     __slots__ = (
@@ -38,6 +39,7 @@ class Replica:
         "acknowledged",
         "connected_s",
         "counted",
+        "in_sync",
         "last_report_s",
         "last_sent_s",
         "remote",
@@ -53,6 +55,7 @@ class Replica:
         self.sent = 0
         self.acknowledged = 0
         self.counted = False
+        self.in_sync = True  # so that only a slave that is behind is worth a word
         self.transfer_rate = TransferRate()
         # A report counts this connection that acknowledges more than this offset, or comes after this time.
         self._proof_offset: float = 0

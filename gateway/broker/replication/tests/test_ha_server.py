@@ -511,3 +511,25 @@ async def test_a_slave_far_behind_leaves_turns_to_others() -> None:
                 received += len(await slave.stream.receive_some(1 << 20))
             nursery.cancel_scope.cancel()
     assert max(turns) < 0.05
+
+
+@real_time
+async def test_a_slave_that_falls_out_of_sync_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    settings = replace(SETTINGS, max_gap_not_in_sync_bytes=1000)
+
+    def events() -> list[tuple[str, int]]:
+        names = ("slave is in sync", "slave is not in sync")
+        records = [record for record in caplog.records if record.getMessage() in names]
+        return [(record.getMessage(), record.__dict__["bytes_behind"]) for record in records]
+
+    async with running_master(settings=settings) as master, connected(master.listener) as slave:
+        slave.acknowledges = False
+        await slave.report(0)
+        await slave.read_until(master.append(10))
+        await until(lambda: len(events()) == 1)
+        assert events() == [("slave is not in sync", master.end)]
+        await slave.report(master.end)
+        await until(lambda: len(events()) == 2)
+        await trio.sleep(0.3)
+        assert events()[1:] == [("slave is in sync", 0)]
