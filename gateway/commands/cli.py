@@ -302,6 +302,11 @@ def main() -> None:
 )
 @click.option("--brokers", metavar="N", help="Number of brokers (default: 1); their ports are 10 apart.")
 @click.option(
+    "--replicas",
+    metavar="N",
+    help="Brokers of each name (default: 1): a master and its slaves, each as a process with its own store.",
+)
+@click.option(
     "--processes",
     is_flag=True,
     default=None,
@@ -385,6 +390,7 @@ FLAG_KEYS = {
     "control": "controlPort",
     "grpc_port": "grpcServerPort",
     "processes": "brokerProcesses",
+    "replicas": "brokerReplicas",
     "memory": "memoryStore",
     "store": "storePathRootDir",
     "advertise": "brokerIP1",

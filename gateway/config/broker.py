@@ -298,6 +298,11 @@ class BrokerConfig:
         return self.replication.role
 
     @property
+    def replica_name(self) -> str:
+        """The name of this replica for people: that of the broker, and for a slave its id as well."""
+        return self.broker_name if self.broker_id == MASTER_ID else f"{self.broker_name}/{self.broker_id}"
+
+    @property
     def address_server(self) -> str:
         """The URL at which the broker asks for its namesrvs; empty if the configuration names them."""
         return "" if self.namesrv_addr else self.namesrv_list.url

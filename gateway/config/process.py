@@ -246,6 +246,14 @@ class ProcessConfig:
         "whether each broker runs in a process of its own, and so uses a core of its own",
         unofficial=True,
     )
+    replicas: int = key(
+        "brokerReplicas",
+        1,
+        "number of brokers of each name: a master and its slaves, each in a process of its own and with its own store",
+        low=1,
+        high=4,
+        unofficial=True,
+    )
     memory: bool = key(
         "memoryStore", False, "whether everything stays in memory and is lost at the end", unofficial=True
     )

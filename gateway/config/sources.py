@@ -38,7 +38,7 @@ from gateway.config.process import (
     TlsConfig,
 )
 from gateway.config.properties_file import PropertiesError, decode_text, parse_properties
-from gateway.config.replication import ASYNC_MASTER
+from gateway.config.replication import ASYNC_MASTER, SLAVE
 from gateway.config.replication import Role as BrokerRole
 from gateway.config.store import OFFICIAL_STORE
 from gateway.config.unsupported import (
@@ -218,12 +218,15 @@ def assemble(role: Role, source_values: Iterable[SourceValue]) -> ServeConfig:
         values["process"].setdefault("bindAddress", ALL_ADDRESSES)
     broker = with_values(BrokerConfig(), values["broker"])
     process = with_values(ProcessConfig(), values["process"])
+    _check_replicas(role, broker, process)
+    if process.replicas > 1:
+        process = replace(process, processes=True)  # a kill or a full disk must not end both
     _check_control(role, process)
     _check_grpc(role, process)
     namesrv = None if role == "broker" else with_values(NamesrvConfig(), values["namesrv"])
     if role != "namesrv":
         _check_role(broker, process, source_values)
-    brokers = () if role == "namesrv" else tuple(_brokers(broker, process))
+    brokers = () if role == "namesrv" else tuple(_with_slaves(_brokers(broker, process), process.replicas))
     _check_ports(namesrv, brokers)
     limits = with_values(ListenerLimits(), values["listener"])
     if role == "broker" and not broker.namesrv_addr and not broker.address_server:
@@ -348,6 +351,23 @@ def _check_contradictions(source_values: Iterable[SourceValue], *, in_memory: bo
                 f"{flags['memoryStore'].origin} and {flags[name].origin} contradict each other: in memory nothing is "
                 "written to disk. Pass one of them"
             )
+
+
+def _check_replicas(role: Role, broker: BrokerConfig, process: ProcessConfig) -> None:
+    """Refuse replicas where this process would not start them, or could not promote them."""
+    if process.replicas == 1:
+        return
+    setting = f"brokerReplicas={process.replicas} (--replicas)"
+    if role != "serve":
+        raise ConfigError(f"{setting} needs `serve`. Elsewhere each broker is started with its brokerRole")
+    if process.memory:
+        raise ConfigError(f"{setting} needs stores on disk. Leave out memoryStore (--memory)")
+    if broker.store.store_path_commit_log:
+        raise ConfigError(
+            f"{setting}: each replica has a commit log of its own. Leave out storePathCommitLog"
+        )
+    if broker.role is not BrokerRole.MASTER:
+        raise ConfigError(f"{setting} starts masters and their slaves. Leave out brokerRole=SLAVE")
 
 
 def _check_control(role: Role, process: ProcessConfig) -> None:
@@ -492,13 +512,29 @@ def _broker_at(first: BrokerConfig, index: int, name: str, root: str) -> BrokerC
     )
 
 
+def _with_slaves(masters: list[BrokerConfig], replicas: int) -> list[BrokerConfig]:
+    """Return masters and slaves. The ports of slaves follow those of the masters, and their stores stand beside."""
+    brokers = list(masters)
+    for broker_id in range(1, replicas):
+        for master in masters:
+            slave = _broker_at(
+                master, broker_id * len(masters), master.broker_name, master.store.store_path_root_dir
+            )
+            store = replace(
+                slave.store, store_path_root_dir=f"{master.store.store_path_root_dir}-slave-{broker_id}"
+            )
+            replication = replace(slave.replication, broker_role=SLAVE)
+            brokers.append(replace(slave, broker_id=broker_id, store=store, replication=replication))
+    return brokers
+
+
 def _check_ports(namesrv: NamesrvConfig | None, brokers: tuple[BrokerConfig, ...]) -> None:
     owners: dict[int, str] = {}
     needed = [("the namesrv", namesrv.listen_port)] if namesrv else []
     for broker in brokers:
-        needed.append((broker.broker_name, broker.listen_port))
-        needed.append((f"{broker.broker_name} (listenPort - 2)", broker.vip_port or 0))
-        needed.append((f"{broker.broker_name} (haListenPort)", broker.ha_listen_port))
+        needed.append((broker.replica_name, broker.listen_port))
+        needed.append((f"{broker.replica_name} (listenPort - 2)", broker.vip_port or 0))
+        needed.append((f"{broker.replica_name} (haListenPort)", broker.ha_listen_port))
     for owner, port in needed:
         if port > 65535:
             raise ConfigError(f"port {port} of {owner} is above 65535")

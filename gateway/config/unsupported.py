@@ -14,7 +14,6 @@ _UNUSED = """
     enableRegisterProducer
     subscriptionExpiredTimeout
     forceRegister compressedRegister
-    haMasterAddress
 """
 UNUSED = frozenset(_UNUSED.split())
 """Declared keys that nothing reads yet; a test keeps this true."""

@@ -36,7 +36,7 @@ def main() -> None:
     config = job.config
     set_up_logging(
         config.process.log_level,
-        broker_name=config.brokers[0].broker_name,
+        broker_name=config.brokers[0].replica_name,
         log_format=config.process.log_format,
     )
     from gateway.process.server import Server

@@ -263,7 +263,7 @@ def log_start(
             where, durability = "memory", "lost at the end of the process"
         else:
             where, durability = broker.store.store_path_root_dir, broker.store.flush_disk_type
-        log.info("store", extra={"broker": broker.broker_name, "directory": where, "durability": durability})
+        log.info("store", extra={"broker": broker.replica_name, "directory": where, "durability": durability})
     log.info(
         "security", extra={"tls": describe_tls(config.tls), "access_control": describe_access(config.auth)}
     )

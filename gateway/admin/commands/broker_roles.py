@@ -1,5 +1,6 @@
 """The commands `rmq-gateway broker status`, `promote` and `demote`."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -35,7 +36,7 @@ def status(connection: ConnectionFlags, output: str) -> None:
 def _print_roles(rows: list[dict[str, Any]], output: str) -> None:
     from gateway.admin.output import TableColumn, print_rows
 
-    def style(row: dict[str, Any]) -> str:
+    def style(row: Mapping[str, Any]) -> str:
         return "red" if row["problem"] else ""
 
     columns = [

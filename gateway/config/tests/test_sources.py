@@ -9,6 +9,7 @@ from gateway.config.keys import values_of
 from gateway.config.process import BrokerConfig, NamesrvConfig
 from gateway.config.replication import Role
 from gateway.config.sources import ConfigError, SourceValue, load_config, nearest_key, resolve_key
+from gateway.config.sources import Role as ProcessRole
 
 
 def written(path: Path, text: str) -> str:
@@ -80,6 +81,46 @@ def test_roles() -> None:
     assert load_config("broker").namesrv is None
     assert load_config("namesrv").brokers == ()
     assert load_config("namesrv", sets=["listenPort=77"]).namesrv == NamesrvConfig(listen_port=77)
+
+
+def test_masters_and_their_slaves(tmp_path: Path) -> None:
+    sets = ["brokerReplicas=2", "brokers=2", f"storePathRootDir={tmp_path}", "brokerRole=SYNC_MASTER"]
+    config = load_config("serve", sets=sets)
+    assert config.process.processes
+    rows = [
+        (each.replica_name, each.broker_name, each.replication.broker_role, each.listen_port)
+        for each in config.brokers
+    ]
+    assert rows == [
+        ("broker-a", "broker-a", "SYNC_MASTER", 10911),
+        ("broker-b", "broker-b", "SYNC_MASTER", 10921),
+        ("broker-a/1", "broker-a", "SLAVE", 10931),
+        ("broker-b/1", "broker-b", "SLAVE", 10941),
+    ]
+    assert [each.store.store_path_root_dir for each in config.brokers] == [
+        f"{tmp_path}/broker-a",
+        f"{tmp_path}/broker-b",
+        f"{tmp_path}/broker-a-slave-1",
+        f"{tmp_path}/broker-b-slave-1",
+    ]
+    free = load_config("serve", sets=["brokerReplicas=2", "listenPort=0"])
+    assert [each.listen_port for each in free.brokers] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("role", "sets", "reason"),
+    [
+        ("broker", [], "needs `serve`"),
+        ("namesrv", [], "needs `serve`"),
+        ("serve", ["memoryStore=true"], "needs stores on disk"),
+        ("serve", ["storePathCommitLog=/log"], "a commit log of its own"),
+        ("serve", ["brokerRole=SLAVE", "brokerId=1"], "starts masters and their slaves"),
+        ("serve", ["grpcServerPort=0"], "exclude each other"),
+    ],
+)
+def test_replicas_that_cannot_be_started_are_refused(role: ProcessRole, sets: list[str], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        load_config(role, sets=["brokerReplicas=2", *sets])
 
 
 def test_several_brokers(tmp_path: Path) -> None:

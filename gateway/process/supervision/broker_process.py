@@ -155,4 +155,4 @@ def start_broker_process(job: BrokerJob, reactor: Reactor | None = None) -> Brok
     assert process.stdin is not None
     with suppress(BrokenPipeError), process.stdin as stdin:  # `BrokerProcess.run` tells how it ended
         stdin.write(pickle.dumps(job))
-    return BrokerProcess(process, SupervisorTransport(own_end, reactor, job.config.brokers[0].broker_name))
+    return BrokerProcess(process, SupervisorTransport(own_end, reactor, job.config.brokers[0].replica_name))

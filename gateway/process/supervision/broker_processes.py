@@ -47,6 +47,7 @@ class BrokerProcesses:
         process = replace(
             self._config.process,
             brokers=1,
+            replicas=1,
             processes=False,
             http_port=-1,
             ready_file="",

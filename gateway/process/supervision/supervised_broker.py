@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 
 STATE_TIMEOUT_S: Final = 2.0
 """Longest time for a broker process to tell its state; probes must be answered soon."""
+REPLICA_MARK: Final = "/"
 MAX_CLOSE_S: Final = 30.0
 """Longest time for a process to close its store after its requests are answered, before it is killed."""
 
@@ -69,7 +70,7 @@ class SupervisedBroker:
         limits: ConnectionLimits,
         drain_s: float,
     ) -> None:
-        self.name = config.broker_name
+        self.name = config.replica_name
         self.address = ""
         self.ready = trio.Event()
         """Set when clients can reach the broker for the first time; ``address`` is then its host:port."""
@@ -81,7 +82,7 @@ class SupervisedBroker:
         self._child = child
         self._limits = limits
         self._drain_s = drain_s
-        self._policy = RestartPolicy(config.broker_name)
+        self._policy = RestartPolicy(config.replica_name)
         self._connection: Connection | None = None
         self._is_listening = False
         self._trouble = "starting"
@@ -236,5 +237,8 @@ def _labelled(state: BrokerProcessState, broker_name: str) -> Iterator[Metric | 
 
 
 def _labels_of(sample: MetricSample | HistogramSample, broker_name: str) -> Mapping[str, str]:
-    is_official = sample.name.startswith(OFFICIAL_PREFIX)  # those name the broker already
-    return sample.labels if is_official else {**sample.labels, "broker": broker_name}
+    is_official = sample.name.startswith(OFFICIAL_PREFIX)
+    # Official labels name the broker already, but are the same for all replicas of a name.
+    if is_official and REPLICA_MARK not in broker_name:
+        return sample.labels
+    return {**sample.labels, "broker": broker_name}
