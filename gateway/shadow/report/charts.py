@@ -10,6 +10,8 @@ from toolkit.plots import HUES, Panel, Plot, PlotLine, Values
 MAX_TOPIC_LINES: Final = 7
 """Topics with a line of their own; the table lists all of them."""
 MAX_MARKS: Final = 20
+MOVE_PREFIX: Final = "move of "
+"""Beginning of the events that are steps of moves."""
 BLUE, AMBER, GREEN, RED, VIOLET, CYAN, PINK, GREY = range(len(HUES))
 Numbers = Mapping[str, Values]
 
@@ -206,9 +208,17 @@ def drop_empty_panels(plot: Plot) -> Plot:
 
 
 def event_marks(events: Sequence[Mapping[str, Any]]) -> dict[int, float]:
-    """Return the times of events by number, from 1; only the latest `MAX_MARKS`."""
-    numbered = {number: event["at_ms"] for number, event in enumerate(events, 1)}
-    return dict(list(numbered.items())[-MAX_MARKS:])
+    """Return the times of events by number, from 1: at most `MAX_MARKS`.
+
+    Steps of moves come first, because a plot is read around them; then the latest of the others. Of more steps than
+    marks, the first and the last are drawn.
+    """
+    steps = [number for number, event in enumerate(events, 1) if event["text"].startswith(MOVE_PREFIX)]
+    if len(steps) > MAX_MARKS:
+        steps = [*steps[: MAX_MARKS // 2], *steps[-(MAX_MARKS // 2) :]]
+    others = [number for number in range(1, len(events) + 1) if number not in steps]
+    latest = others[len(others) - min(len(others), MAX_MARKS - len(steps)) :]
+    return {number: events[number - 1]["at_ms"] for number in sorted([*steps, *latest])}
 
 
 def _mean_highest_last(values: Values) -> tuple[float | None, float | None, float | None]:

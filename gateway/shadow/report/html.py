@@ -194,7 +194,7 @@ def _event_table(report: Report) -> str:
         [number, format_time(event["at_ms"]), event["text"]]
         for number, event in enumerate(report["events"], 1)
     ]
-    about = '<p class="about">Changes of state; plots mark the latest ones by their numbers.</p>'
+    about = '<p class="about">Changes of state; plots mark steps of moves and the latest others by their numbers.</p>'
     shown = render_table(["number", "time", "event"], rows) if rows else '<p class="none">No events.</p>'
     return _wrap_section("events", "Events", about + shown)
 

@@ -19,6 +19,7 @@ from gateway.runtime.supervise import TaskSupervisor
 from gateway.shadow.compare.service import ComparisonService
 from gateway.shadow.mirror.circuit_breaker import BreakerState
 from gateway.shadow.mirror.mirror import Mirror
+from gateway.shadow.report.charts import MOVE_PREFIX
 from gateway.shadow.report.optional_packages import import_optional
 from gateway.shadow.report.settings import ReportSettings
 from gateway.shadow.report.snapshot import EventLog, ReportSnapshot, without_secrets
@@ -64,7 +65,7 @@ class ReportService:
         self.snapshot.register_routes(self.console)
         self.problems = Problems()
         self.add_section("problems", self.problems.to_json)
-        self.watch_states(self._problem_states, "solved")
+        self.watch_states(self._problem_states, "solved", flapping=True)
         if self.series is not None:
             hub.add_observer(self.series)
             registry.register(self.series.collect_metrics)
@@ -85,7 +86,7 @@ class ReportService:
         if self.series is not None:
             mirror.add_outcome_listener(self.series.observe_outcome)
         self.add_section("mirror", mirror.status)
-        self.watch_states(lambda: _open_breakers(mirror), "circuit breaker closed")
+        self.watch_states(lambda: _open_breakers(mirror), "circuit breaker closed", flapping=True)
         self.watch_states(lambda: _topic_modes(mirror), "mode of its mirror rule")
 
     def show_comparison(self, comparison: ComparisonService) -> None:
@@ -101,12 +102,12 @@ class ReportService:
         self.add_section("cutover", status)
         self.watch_states(lambda: _move_states(status()), "at the primary")
 
-    def watch_states(self, states: NamedStates, usual: str) -> None:
+    def watch_states(self, states: NamedStates, usual: str, *, flapping: bool = False) -> None:
         """Check named states every second and add an event for each change.
 
-        A name that is absent has the state ``usual``.
+        A name that is absent has the state ``usual``. Changes of ``flapping`` states that follow each other are joined.
         """
-        self._changes.append(StateChanges(states, usual, self.events))
+        self._changes.append(StateChanges(states, usual, self.events, flapping=flapping))
 
     async def run(
         self, task_status: trio.TaskStatus[tuple[str, int] | None] = trio.TASK_STATUS_IGNORED
@@ -140,7 +141,8 @@ class ReportService:
 class StateChanges:
     """Adds an event for each named state that changed since the last check."""
 
-    def __init__(self, states: NamedStates, usual: str, events: EventLog) -> None:
+    def __init__(self, states: NamedStates, usual: str, events: EventLog, *, flapping: bool = False) -> None:
+        self._flapping = flapping
         self._states = states
         self._usual = usual
         self._events = events
@@ -157,7 +159,11 @@ class StateChanges:
         if last is not None:
             for name in last | now:
                 state = now.get(name, self._usual)
-                if last.get(name, self._usual) != state:
+                if last.get(name, self._usual) == state:
+                    continue
+                if self._flapping:
+                    self._events.add_change(name, state)
+                else:
                     self._events.add_event(f"{name}: {state}")
 
 
@@ -179,9 +185,9 @@ def _topic_modes(mirror: Mirror) -> dict[str, str]:
 
 def _move_states(status: dict[str, Any]) -> dict[str, str]:
     moves = status["moves"]
-    topics = {f"move of {move['topic']}": str(move["overall_state"]) for move in moves}
+    topics = {f"{MOVE_PREFIX}{move['topic']}": str(move["overall_state"]) for move in moves}
     groups = {
-        f"move of {move['topic']}, group {group}": str(state)
+        f"{MOVE_PREFIX}{move['topic']}, group {group}": str(state)
         for move in moves
         for group, state in move["groups"].items()
     }

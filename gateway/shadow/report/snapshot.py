@@ -6,6 +6,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
@@ -15,6 +16,7 @@ from gateway.http_server.http_connection import Page
 from gateway.http_server.server import JSON, Console
 from gateway.runtime.metrics import Metric, MetricRegistry
 from gateway.shadow.report.traffic_series import TrafficSeries
+from toolkit.pages import format_time
 from toolkit.settings import settings_of
 
 log = logging.getLogger(__name__)
@@ -22,6 +24,8 @@ log = logging.getLogger(__name__)
 REPORT_FORMAT: Final = 1
 MAX_METRICS: Final = 5000
 MAX_EVENTS: Final = 500
+FLAPPING_MS: Final = 60_000
+"""Time within which a further change of a problem is no event of its own."""
 HIDDEN_TEXT: Final = "(not shown)"
 METRIC_ALIASES: Final = {
     "diff_rate": "compare.diff_rate",
@@ -36,16 +40,45 @@ METRIC_ALIASES: Final = {
 SectionState = Callable[[], Any]
 
 
+@dataclass(slots=True)
+class _Change:
+    """The last event of something that changes, and the time of its last change."""
+
+    event: dict[str, Any]
+    last_ms: int
+    count: int = 1
+
+
 class EventLog:
     """The latest `MAX_EVENTS` events, as text with a time. Plots mark them."""
 
     def __init__(self, wall_ms: Callable[[], float] = lambda: time.time() * 1000) -> None:
         self._wall_ms = wall_ms
         self._events: deque[dict[str, Any]] = deque(maxlen=MAX_EVENTS)
+        self._changes: dict[str, _Change] = {}
 
     def add_event(self, text: str) -> None:
         """Add an event that happened now."""
         self._events.append({"at_ms": round(self._wall_ms()), "text": text})
+
+    def add_change(self, name: str, state: str) -> None:
+        """Add the event that something has another state now.
+
+        A thing that changes again within `FLAPPING_MS` of its last change gets no further event: the one it has tells
+        how often it changed and how it is now. Otherwise a broker that comes and goes would push all others out.
+        """
+        now_ms = round(self._wall_ms())
+        change = self._changes.get(name)
+        if change is not None and now_ms - change.last_ms <= FLAPPING_MS:
+            change.count += 1
+            change.last_ms = now_ms
+            since = format_time(change.event["at_ms"])
+            change.event["text"] = f"{name}: {state} (changed {change.count} times since {since})"
+            return
+        self.add_event(f"{name}: {state}")
+        if len(self._changes) >= MAX_EVENTS:
+            del self._changes[next(iter(self._changes))]
+        self._changes[name] = _Change(self._events[-1], now_ms)
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return the events, oldest first."""

@@ -28,4 +28,14 @@ def test_outages_marks_and_the_busiest():
     times = series["times_ms"]
     assert find_outages(series) == [(times[19], times[29])]
     assert busiest_topics(series) == ["Orders", "<b>Clicks", "(others)"]
-    assert event_marks([{"at_ms": at} for at in range(30)]) == {at + 1: at for at in range(10, 30)}
+    assert event_marks([{"at_ms": at, "text": "x"} for at in range(30)]) == {
+        at + 1: at for at in range(10, 30)
+    }
+
+
+def test_the_steps_of_the_first_cut_over_are_marked_whatever_came_later():
+    move, other = {"text": "move of A: switched"}, {"text": "mirror a: circuit breaker open"}
+    events = [{"at_ms": at, **(move if at < 3 else other)} for at in range(600)]
+    assert list(event_marks(events)) == [1, 2, 3, *range(584, 601)]
+    events = [{"at_ms": at, **move} for at in range(50)]
+    assert list(event_marks(events)) == [*range(1, 11), *range(41, 51)]

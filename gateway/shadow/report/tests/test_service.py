@@ -108,6 +108,30 @@ def test_each_changed_state_is_an_event():
     assert [each["text"] for each in events.to_json()] == ["mode of A: off", "mode of A: usual"]
 
 
+def test_a_flapping_problem_is_one_event():
+    now_ms, states = 1_700_000_000_000, {}
+    events = EventLog(lambda: now_ms)
+    changes = StateChanges(lambda: states, "solved", events, flapping=True)
+    changes.check()
+    for _ in range(10):
+        for state in ({"problem: no target": "appeared"}, {}):
+            states.clear()
+            states.update(state)
+            changes.check()
+            now_ms += 20_000
+    states["problem: other"] = "appeared"
+    changes.check()
+    assert [event["text"] for event in events.to_json()] == [
+        "problem: no target: solved (changed 20 times since 2023-11-14 22:13:20)",
+        "problem: other: appeared",
+    ]
+    assert events.to_json()[0]["at_ms"] == 1_700_000_000_000
+    now_ms += 61_000
+    states["problem: no target"] = "appeared"
+    changes.check()
+    assert events.to_json()[-1] == {"at_ms": now_ms, "text": "problem: no target: appeared"}
+
+
 def test_servers_need_none_of_the_libraries():
     code = (
         "import sys\n"
