@@ -191,6 +191,8 @@ class ShadowServer:
         )
         cutover.register_metrics(self.metrics)
         self.report.show_moves(cutover.console_routes.moves_status)
+        if cutover.parity is not None:
+            self.report.show_parity(cutover.parity.last_result)
         cutover.console_routes.register_routes(self.report.console)
         MirrorRoutes(mirror.mirror, cutover.mode_switch.switch_mode).register(self.report.console)
         cutover.resume_moves()

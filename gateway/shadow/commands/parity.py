@@ -20,6 +20,7 @@ from toolkit.printable import echo, echo_json
 DEFAULT_CONDITIONS: Final = ("wrong>0", "problems>0")
 PROGRESS_INTERVAL_S: Final = 1.0
 MAX_NAMED_TOPICS: Final = 3
+CONSOLE_TIMEOUT_S: Final = 3.0
 
 
 QueueBound = tuple[str, int]
@@ -106,11 +107,30 @@ def parity(
         echo_json(orjson.dumps(value, option=orjson.OPT_INDENT_2))
     else:
         echo(describe_parity(value))
+    if config.console.enabled and not send_result(file or context.obj["file"], value) and not quiet:
+        echo("No gateway took this result: its report needs it with --parity FILE (from --json).", err=True)
     metrics = {name: float(number) for name, number in value.items() if isinstance(number, int | float)}
     exit_if(conditions or [parse_condition(text) for text in DEFAULT_CONDITIONS], metrics)
     if value["empty"]:
         echo(describe_empty(value), err=True)
         raise click.exceptions.Exit(ExitCode.NOTHING)
+
+
+def send_result(file: str | None, value: dict[str, Any]) -> bool:
+    """Give a result to the gateway that runs with a configuration file, whose report shows it; return False if none
+    took it. Queues without findings are left out, because there may be thousands.
+    """
+    from gateway.shadow.console.client import make_console_client, read_login
+
+    if not file:
+        return False
+    queues = [queue for queue in value["queues"] if queue["findings"] or queue["problem"]]
+    try:
+        console = make_console_client(file, timeout_s=CONSOLE_TIMEOUT_S, login=read_login(""))
+        console.post("/parity/result", {**value, "queues": queues})
+    except click.ClickException:
+        return False
+    return True
 
 
 async def _compare_clusters(

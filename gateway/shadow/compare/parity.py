@@ -140,6 +140,10 @@ COUNT_NAMES: Final = (
 """The counts of `QueueParity` that `ParityResult` adds up."""
 
 
+PARITY_OF_MOVES: Final = "checked_by_moves_of"
+"""Key of a result as JSON with the topics whose moves checked it; such a result covers only them."""
+
+
 @dataclass
 class ParityResult:
     """The results of all compared queues; `seconds` is how long the check took.

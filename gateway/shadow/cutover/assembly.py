@@ -1,7 +1,7 @@
 """Builds the cut-over of a gateway from its configuration and its other parts."""
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from gateway.runtime.metrics import MetricRegistry
 from gateway.runtime.state_file import absolute_path
@@ -9,6 +9,7 @@ from gateway.shadow.clusters.cluster import Cluster
 from gateway.shadow.clusters.cluster_pair import ClusterPair, find_counterpart
 from gateway.shadow.clusters.full_sync import FullSync
 from gateway.shadow.compare.parity import (
+    PARITY_OF_MOVES,
     ComparedClusters,
     ParityOptions,
     ParityRange,
@@ -32,6 +33,8 @@ from storage.clock import SystemClock
 from storage.files import DiskFiles
 
 KIND_OURS: Final = "ours"
+MAX_SHOWN_TOPICS: Final = 100
+"""Topics whose last parity check the report shows."""
 
 
 def pair_clusters(primary: Cluster, target: Cluster, declared: Mapping[str, str], kind: str) -> ClusterPair:
@@ -94,6 +97,17 @@ class ParityCheck:
         self._settings = settings
         self._mirrors = mirrors
         self._now_ms = now_ms
+        self._results: dict[str, ParityResult] = {}
+        self._checked_ms = 0
+
+    def last_result(self) -> dict[str, Any]:
+        """Return the last results of all topics together as a JSON object; empty before the first check."""
+        if not self._results:
+            return {}
+        merged = ParityResult(seconds=sum(result.seconds for result in self._results.values()))
+        for result in self._results.values():
+            merged.queues += result.queues
+        return {"at_ms": self._checked_ms, PARITY_OF_MOVES: list(self._results), **merged.to_value()}
 
     async def __call__(self, topic: str, not_before_ms: int) -> MoveCheck:
         """Return the check called parity. Raises CLUSTER_ERRORS."""
@@ -103,6 +117,11 @@ class ParityCheck:
         result = await compare_topics(
             self._clusters, [topic], self._how, self._now_ms, ParityRange(from_ms=since_ms)
         )
+        self._results.pop(topic, None)  # so that the latest are the last
+        self._results[topic] = result
+        while len(self._results) > MAX_SHOWN_TOPICS:
+            del self._results[next(iter(self._results))]
+        self._checked_ms = self._now_ms()
         return judge_parity(result)
 
 
@@ -142,7 +161,9 @@ class Cutover:
         hub.set_director(self.director)
         hub.add_observer(traffic)
         clusters = pair_clusters(service.primary, service.target, declared, kind)
-        parity = ParityCheck(clusters, settings, service.mirror, clock.now_ms) if settings.parity_s else None
+        self.parity = parity = (
+            ParityCheck(clusters, settings, service.mirror, clock.now_ms) if settings.parity_s else None
+        )
         checks = MoveChecks(
             clusters,
             traffic,

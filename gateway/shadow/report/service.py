@@ -5,6 +5,7 @@ as events.
 """
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -12,10 +13,12 @@ from typing import Any, Final
 import orjson
 import trio
 
+from gateway.http_server.errors import ConsoleError
 from gateway.http_server.server import Console
 from gateway.http_server.settings import ConsoleSettings
 from gateway.runtime.metrics import MetricRegistry
 from gateway.runtime.supervise import TaskSupervisor
+from gateway.shadow.compare.parity import PARITY_OF_MOVES
 from gateway.shadow.compare.service import ComparisonService
 from gateway.shadow.mirror.circuit_breaker import BreakerState
 from gateway.shadow.mirror.mirror import Mirror
@@ -54,6 +57,8 @@ class ReportService:
         self.console = Console(console, registry, METRIC_PREFIX)
         self.events = EventLog()
         self._changes: list[StateChanges] = []
+        self._parity_results: list[Callable[[], dict[str, Any]]] = []
+        self._sent_parity: dict[str, Any] = {}
         self.series = TrafficSeries(registry, topics=report.topics) if report.series else None
         self.snapshot = ReportSnapshot(
             registry,
@@ -95,7 +100,30 @@ class ReportService:
             comparison.counts.add_listener(self.series.record_comparison)
         self.add_section("compare", comparison.status)
         self.snapshot.add_section("samples", lambda: comparison.counts.samples()["samples"], live=False)
-        self.snapshot.add_section("parity", lambda: comparison.last_parity, live=False)
+        self.show_parity(lambda: comparison.last_parity)
+
+    def show_parity(self, last_result: Callable[[], dict[str, Any]]) -> None:
+        """Show the newest result of the parity checks of a part; it is empty before the first check."""
+        if not self._parity_results:
+            self.snapshot.add_section("parity", self._newest_parity, live=False)
+            self.console.post("/parity/result", self._take_parity)
+            self._parity_results.append(lambda: self._sent_parity)
+        self._parity_results.append(last_result)
+
+    def _newest_parity(self) -> dict[str, Any]:
+        """Return the newest result. One of a move, which covers its topic only, counts where there is no other."""
+        results = [result for last_result in self._parity_results if (result := last_result())]
+        return max(results, key=lambda result: (PARITY_OF_MOVES not in result, result["at_ms"]), default={})
+
+    def _take_parity(self, value: dict[str, Any]) -> dict[str, Any]:
+        """Take the result of the command `parity`, which reads from the clusters itself."""
+        queues = value.get("queues")
+        if not isinstance(value.get("holds"), bool) or not isinstance(queues, list):
+            raise ConsoleError("this is not a result of shadow parity --json")
+        if not all(isinstance(queue, dict) and _has_findings(queue) for queue in queues):
+            raise ConsoleError("queues must be objects with a list of findings")
+        self._sent_parity = {**value, "at_ms": round(time.time() * 1000)}
+        return {"taken": True}
 
     def show_moves(self, status: Callable[[], dict[str, Any]]) -> None:
         """Show the progress of topics and groups that move, and note each of their steps."""
@@ -165,6 +193,11 @@ class StateChanges:
                     self._events.add_change(name, state)
                 else:
                     self._events.add_event(f"{name}: {state}")
+
+
+def _has_findings(queue: dict[str, Any]) -> bool:
+    findings = queue.get("findings", [])
+    return isinstance(findings, list) and all(isinstance(finding, dict) for finding in findings)
 
 
 def write_file(path: str, data: bytes) -> None:

@@ -11,6 +11,7 @@ from gateway.shadow.compare import service
 from gateway.shadow.compare.parity import ParityRange, compare_topics
 from gateway.shadow.compare.service import ComparisonService
 from gateway.shadow.compare.tests.test_parity import LATER_MS
+from gateway.shadow.console import client
 from gateway.shadow.tests.fake_queues import BORN_MS, FakeQueues, stored
 from gateway.shadow.tests.served_gateway import in_thread, send_messages, served_cluster, without_signals
 
@@ -183,3 +184,31 @@ def test_the_configuration_may_follow_the_name(two_real_clusters, tmp_path):
     file.write_text(f"[primary]\nnamesrv = ['{primary}']\n[target]\nnamesrv = ['{target}']\n")
     done = CliRunner().invoke(shadow, ["parity", "-c", str(file), "-q", "--set", "compare.lag_ms=0"][:4])
     assert done.exit_code == 0
+
+
+def test_the_gateway_that_runs_gets_the_result(queues, tmp_path, monkeypatch):
+    primary, target, _ = queues
+    primary.queue, target.queue = [stored(1), stored(2)], [stored(1)]
+    sent = []
+
+    class FakeConsole:
+        def post(self, path, body):
+            sent.append((path, body))
+
+    monkeypatch.setattr(client, "make_console_client", lambda *_, **__: FakeConsole())
+    config = tmp_path / "shadow.toml"
+    config.write_text("")
+    result = run("-c", str(config))
+    assert result.exit_code == 3
+    ((path, value),) = sent
+    assert (path, value["holds"], value["missing"]) == ("/parity/result", False, 1)
+    assert [queue["topic"] for queue in value["queues"]] == ["orders"], "those without findings are left out"
+    assert "--parity FILE" not in result.output
+
+    def refuse(*_, **__):
+        raise client.ConsoleUnreachable("nobody there")
+
+    monkeypatch.setattr(client, "make_console_client", refuse)
+    result = run("-c", str(config))
+    assert (result.exit_code, len(sent)) == (3, 1)
+    assert "No gateway took this result" in result.output

@@ -2,7 +2,7 @@ from types import SimpleNamespace
 
 import trio
 
-from gateway.shadow.compare.parity import ParityResult
+from gateway.shadow.compare.parity import PARITY_OF_MOVES, ParityResult, QueueParity
 from gateway.shadow.cutover import assembly as build
 from gateway.shadow.cutover.assembly import ModeMirrorControl, ParityCheck, open_move_file, pair_clusters
 from gateway.shadow.cutover.moves import Move, MoveState
@@ -63,6 +63,22 @@ def test_parity_window_reaches_back_to_the_oldest_mark(monkeypatch):
     trio.run(check, "t", 0)
     trio.run(check, "t", NOW_MS - 10_000)
     assert [NOW_MS - since for since in windows] == [60_000, 100_000, 10_000]
+
+
+def test_the_report_gets_the_last_parity_check_of_each_move(monkeypatch):
+    async def compare(clusters, topics, how, now_ms, window):
+        return ParityResult([QueueParity(topics[0], "broker-a", 0, same=window.from_ms % 7)], 2.0)
+
+    monkeypatch.setattr(build, "compare_topics", compare)
+    sides = SimpleNamespace(primary=None, target=None, counterpart=str, preserves_offsets=True)
+    check = ParityCheck(sides, CutoverSettings(parity_s=60), FakeMirror(), lambda: NOW_MS)
+    assert check.last_result() == {}
+    for topic, since_ms in (("t", 0), ("u", 0), ("t", NOW_MS - 1000)):
+        trio.run(check, topic, since_ms)
+    result = check.last_result()
+    assert (result["at_ms"], result[PARITY_OF_MOVES], result["seconds"]) == (NOW_MS, ["u", "t"], 4.0)
+    assert [queue["topic"] for queue in result["queues"]] == ["u", "t"]
+    assert result["same"] == (NOW_MS - 60_000) % 7 + (NOW_MS - 1000) % 7
 
 
 def test_move_file_path_comes_from_the_settings(tmp_path):

@@ -8,6 +8,7 @@ import trio
 from click import ClickException
 from click.testing import CliRunner
 
+from gateway.http_server.errors import ConsoleError
 from gateway.http_server.settings import ConsoleSettings
 from gateway.runtime.metrics import MetricRegistry
 from gateway.shadow.commands.root import shadow
@@ -15,6 +16,7 @@ from gateway.shadow.report.optional_packages import import_optional
 from gateway.shadow.report.service import ReportService, StateChanges
 from gateway.shadow.report.settings import ReportSettings
 from gateway.shadow.report.snapshot import EventLog
+from gateway.shadow.report.verdict import judge_run
 from gateway.shadow.tests.exchanges import make_send_exchange
 from gateway.shadow.tests.sample_report import sample_report
 from gateway.shadow.traffic.exchange import Hub
@@ -130,6 +132,39 @@ def test_a_flapping_problem_is_one_event():
     states["problem: no target"] = "appeared"
     changes.check()
     assert events.to_json()[-1] == {"at_ms": now_ms, "text": "problem: no target: appeared"}
+
+
+def result_of_parity(at_ms, **more):
+    return {"holds": True, "empty": False, "queues": [], "missing": 0, "at_ms": at_ms, **more}
+
+
+def test_the_newest_parity_check_is_shown_and_those_of_moves_count_where_there_is_no_other():
+    reporting = ReportService(ConsoleSettings(port=0), ReportSettings(), {}, Hub(), MetricRegistry())
+    compared, moved = {}, {}
+    reporting.show_parity(lambda: compared)
+    reporting.show_parity(lambda: moved)
+
+    shown = reporting.snapshot._sections["parity"]
+
+    assert shown() == {}
+    moved.update(result_of_parity(900, checked_by_moves_of=["t"]))
+    assert shown() == moved
+    compared.update(result_of_parity(500))
+    assert shown() == compared
+    take = reporting.console._routes["POST", "/parity/result"]
+    assert take(result_of_parity(1, missing=3)) == {"taken": True}
+    assert shown()["missing"] == 3
+    assert judge_run(
+        {"sections": {"parity": shown()}, "metrics": [], "configuration": {"target": {"namesrv": ["a:1"]}}}
+    ).reasons == ("parity: 3 missing",)
+    for value in (
+        {},
+        {"holds": 1, "queues": []},
+        {"holds": True, "queues": [1]},
+        {"holds": True, "queues": [{"findings": [1]}]},
+    ):
+        with pytest.raises(ConsoleError):
+            take(value)
 
 
 def test_servers_need_none_of_the_libraries():
