@@ -422,6 +422,30 @@ class TimerStore:
             part.close()
 
 
+def begin_timer_files(store: MessageStore, config: TimerStoreConfig, read_ms: int, queue_offset: int) -> None:
+    """Replace the timer files by empty ones: nothing waits, and the topic is to be read from an offset on.
+
+    The counts of waiting messages, in ``timermetrics``, are those of the wheel, and go with it.
+
+    Raises StoreFull, OSError, FlushFailed.
+    """
+    files, check, metrics = store.files, config.config_path + "/timercheck", config.config_path + "/timermetrics"
+    for path in (config.root + "/timerwheel", check, metrics, metrics + ".bak"):
+        files.delete(path)
+    files.delete_tree(config.root + "/timerlog")
+    checkpoint = TimerCheckpoint(files, check)
+    try:
+        position = TimerPosition(
+            read_ms=read_ms // config.precision_ms * config.precision_ms,
+            queue_offset=queue_offset,
+            master_queue_offset=queue_offset,
+            timestamp=store.clock.now_ms(),
+        )
+        store.flushes.run(lambda: checkpoint.write_position(position))
+    finally:
+        checkpoint.close()
+
+
 def _with_record(slot: WheelSlot, position: int, magic: int) -> WheelSlot:
     """Return a slot with one more record. Source: TimerMessageStore.doEnqueue, 5.4.0."""
     first = position if slot.first < 0 else slot.first

@@ -140,8 +140,13 @@ class DelayService(ChangingTable):
         earlier: WakeSignal,
         levels: str = DEFAULT_DELAY_LEVELS,
         timers: MessageScheduler | None = None,
+        *,
+        follows_master: bool = False,
+        takes_over: bool = False,
     ) -> None:
         super().__init__(file)
+        self._follows_master = follows_master
+        self._takes_over = takes_over
         self._clock = clock
         self._store = store
         self._appender = appender
@@ -263,7 +268,7 @@ class DelayService(ChangingTable):
         A message that no queue can hold is skipped. Source: ScheduleMessageService.messageTimeUp, 5.4.0.
         """
         try:
-            topic, queue_id = _real_queue(message)
+            topic, queue_id = real_queue_of(message)
             if self._store.is_for_deleted_topic(topic, message.physical_offset, message.store_timestamp):
                 return True
             # The delay level stays among the properties, as in the official broker.
@@ -307,6 +312,8 @@ class DelayService(ChangingTable):
         saved = self.file.load(_parse_file)
         if saved is not None:
             self.offsets, self.version = saved
+        if self._follows_master:
+            return  # the master delivers, and its offsets may be ahead of the copied queues
         for level in range(1, self.max_level + 1):
             low = self._store.min_offset(SCHEDULE_TOPIC, level - 1)
             high = self._store.max_offset(SCHEDULE_TOPIC, level - 1)
@@ -321,7 +328,7 @@ class DelayService(ChangingTable):
                 self._dirty = True
             if right < high:
                 self._due[level] = 0
-        if self._store.crashed:
+        if self._store.crashed or self._takes_over:
             self._skip_delivered()
         with suppress(StoreFull, OSError):
             self.persist()
@@ -351,10 +358,22 @@ class DelayService(ChangingTable):
     @staticmethod
     def _was_delivered(copies: DeliveredCopies, message: Message, due_ms: int) -> bool:
         try:
-            topic, queue_id = _real_queue(message)
+            topic, queue_id = real_queue_of(message)
         except (MessageFormatError, JavaNumberError):
             return False
         return copies.take(message, topic, queue_id, due_ms)
+
+    def merge(self, content: bytes) -> None:
+        """Raise the delivered offsets to the greater ones of the master, from its delayOffset.json. Raises ValueError.
+
+        Deviation: the official slave replaces the whole file.
+        """
+        offsets, version = _parse_file(content)
+        for level, offset in offsets.items():
+            if offset > self.offsets.get(level, 0):
+                self.offsets[level] = offset
+                self.version = version
+                self._dirty = True
 
     def to_json(self) -> bytes:
         """Return the content of delayOffset.json."""
@@ -363,7 +382,7 @@ class DelayService(ChangingTable):
         )
 
 
-def _real_queue(message: Message) -> tuple[str, int]:
+def real_queue_of(message: Message) -> tuple[str, int]:
     """Return topic and queue id that a delayed message goes to. Raises MessageFormatError, JavaNumberError."""
     topic = check_real_topic(message.properties.get(keys.REAL_TOPIC, ""))
     return topic, parse_java_integer(message.properties.get(keys.REAL_QUEUE_ID, ""), I32)

@@ -38,6 +38,7 @@ from codec.properties import find_integer, find_property
 from codec.topics import TIMER_TOPIC
 from gateway.broker.delayed.timer_metrics import TimerMetrics
 from gateway.broker.delayed.timer_scheduler import LONG_MAX, TIMER_KEYS, TimerScheduler, deliver_time_ms
+from gateway.broker.delayed.timer_takeover import TimerTakeover
 from gateway.broker.messages.damaged_records import RecordKind, RecordLocation
 from gateway.broker.messages.message_services import MessageServices
 from gateway.broker.messages.waiting_message import (
@@ -103,8 +104,10 @@ class TimerDelivery:
         timer_store: TimerStore,
         services: MessageServices,
         metrics: TimerMetrics,
+        takeover: TimerTakeover | None = None,
     ) -> None:
         store = services.store
+        self._takeover = takeover
         self._timer_store = timer_store
         self._store = store
         self._clock = store.clock
@@ -219,6 +222,8 @@ class TimerDelivery:
         if timers.queue_offset != start:
             # Only now: the saved offset says which messages are in the wheel.
             timers.save_progress()
+            if self._takeover is not None and self._takeover.note_progress(timers.queue_offset):
+                self._takeover = None
         return timers.queue_offset - start
 
     def _accept_message(self, view: memoryview, now_ms: int) -> None:
@@ -238,9 +243,16 @@ class TimerDelivery:
         if self._store.is_for_deleted_topic(topic, physical_offset, store_ms):
             return
         due_ms = due_time_ms(properties, store_ms, slot_ms, timers.precision_ms)
+        takeover = self._takeover
+        if takeover is not None and takeover.is_done(
+            view, timers.queue_offset, slot_ms, due_ms, store_ms, properties
+        ):
+            return
         recalls = b"TIMER_DEL_UNIQKEY\x01" in properties
         self._stats.timer_delays_s[topic].record((slot_ms - born_ms) // 1000)
-        if due_ms <= now_ms and not recalls and not self._older_messages_wait(slot_ms):
+        # While the topic is read again after a takeover, a message may be followed by its recall.
+        at_once = due_ms <= now_ms and takeover is None and not self._older_messages_wait(slot_ms)
+        if at_once and not recalls:
             self._deliver_at_once(view, now_ms)
         elif slot_ms < timers.read_ms and recalls:
             # The slot of the message that it names is finished: it was delivered.

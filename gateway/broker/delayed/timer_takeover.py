@@ -1,0 +1,200 @@
+"""The timers of a slave: nothing but the master's progress, from which the wheel is built again at a promotion.
+
+Problem: the messages that wait for their time are in the commit log of master and slave, but the timer wheel, which
+says when they are due, is not. An official slave keeps a wheel of its own beside the master's.
+
+Here a slave has no wheel. `TakeoverState` remembers the master's checkpoint, every few seconds: the time up to which it
+has delivered, and the offset up to which it has read the timer topic. A slave that becomes the master reads the timer
+topic from its beginning, as after any start, and `TimerTakeover` says which messages are done:
+
+1. The master had read the message, and its time was before the delivered time: the master has delivered it.
+2. The message was due before the end of the log, but after the checkpoint. The master may have delivered it or not: a
+   copy in the real queue decides (`DeliveredCopies`).
+3. The message is a copy that the master wrote because its time was beyond the window of the wheel (rolled), and the
+   original is still in the log: the original is put into the wheel, so the copy must not be.
+
+All others wait, or are due. The state survives a crash: the file says that the wheel is being built until the topic is
+read as far as the master had read it. Before the first time the old files are deleted, because a former master's wheel
+knows nothing of what was delivered since.
+"""
+
+import logging
+from enum import StrEnum
+from hashlib import blake2b
+from typing import Final
+
+from codec.errors import MessageFormatError
+from codec.java_numbers import JavaNumberError, read_json_integer
+from codec.message import decode_message
+from codec.properties import find_property
+from codec.topics import TIMER_TOPIC
+from gateway.broker.delayed.delay_service import MAX_COPIES_EXAMINED, DeliveredCopies, real_queue_of
+from gateway.runtime.config_file import ChangingTable, ConfigFile
+from gateway.runtime.saved_tables import dump_table, load_table
+from storage.store import MessageStore
+from storage.timer_checkpoint import POSITION_FIELDS, TimerPosition
+from storage.timer_store import TimerStoreConfig, begin_timer_files
+
+log = logging.getLogger(__name__)
+
+MIN_ROLLED_DELAY_MS: Final = 24 * 3600 * 1000
+"""No master rolls a message that is due sooner: the window is two days unless it is configured otherwise."""
+CHECKPOINT_AGE_MS: Final = 10_000
+"""Greatest age of a checkpoint, within which copies of delivered messages are looked for."""
+UNKNOWN: Final = -1
+
+
+class StoreRole(StrEnum):
+    """The part that the store of a broker has played last."""
+
+    MASTER = "master"
+    SLAVE = "slave"
+    TAKING_OVER = "taking over"
+
+
+class TakeoverState(ChangingTable):
+    """The last role of the store, and the timer checkpoint of its master, in config/takeover.json.
+
+    ``read_ms`` is the time before which the master has delivered, ``queue_offset`` the offset in the timer topic before
+    which it has read; both are -1 while they are unknown. A store without the file has always been a master's.
+    """
+
+    def __init__(self, file: ConfigFile) -> None:
+        super().__init__(file)
+        saved = file.load(_parse_file)
+        file.is_missing = False  # nothing needs to be written for a master
+        self.role, self.read_ms, self.queue_offset = saved or (StoreRole.MASTER, UNKNOWN, UNKNOWN)
+        self.metrics = b""
+
+    def _change(self, role: StoreRole, read_ms: int, queue_offset: int) -> None:
+        if (role, read_ms, queue_offset) != (self.role, self.read_ms, self.queue_offset):
+            self.role, self.read_ms, self.queue_offset = role, read_ms, queue_offset
+            self._dirty = True
+
+    def begin_following(self) -> None:
+        """Record, durably, that the store is a slave's. Raises StoreFull, OSError."""
+        if self.role is not StoreRole.SLAVE:
+            self._change(StoreRole.SLAVE, UNKNOWN, UNKNOWN)
+            self.persist()
+
+    def note_checkpoint(self, packed: bytes) -> None:
+        """Take over the master's answer to GET_TIMER_CHECK_POINT. Raises ValueError for another size."""
+        if len(packed) < POSITION_FIELDS.size:
+            raise ValueError(f"a timer checkpoint of {len(packed)} bytes")
+        position = TimerPosition(*POSITION_FIELDS.unpack_from(packed))
+        self._change(self.role, position.read_ms, position.queue_offset)
+
+    def note_metrics(self, content: bytes) -> None:
+        """Keep the master's counts of waiting messages, to answer queries about them."""
+        self.metrics = content
+
+    def begin_takeover(self, read_ms: int, queue_offset: int) -> None:
+        """Record, durably, that the timer files are replaced. Raises StoreFull, OSError."""
+        self._change(StoreRole.TAKING_OVER, read_ms, queue_offset)
+        self.persist()
+
+    def end_takeover(self) -> None:
+        """Record that the store is a master's, with a complete timer wheel."""
+        self._change(StoreRole.MASTER, UNKNOWN, UNKNOWN)
+
+    def to_json(self) -> bytes:
+        """Return the content of the file."""
+        values = {"role": self.role, "timerReadMs": self.read_ms, "timerQueueOffset": self.queue_offset}
+        return dump_table("takeover.json", values)
+
+
+class TimerTakeover:
+    """Says which messages of the timer topic the former master has dealt with; for messages before ``end``."""
+
+    def __init__(self, state: TakeoverState, store: MessageStore) -> None:
+        self._state = state
+        self._store = store
+        self._now_ms = store.clock.now_ms()
+        self._copies = DeliveredCopies(store, MAX_COPIES_EXAMINED)
+        self._rolled: set[bytes] = set()
+        self.end = store.max_offset(TIMER_TOPIC, 0)
+
+    def is_done(
+        self, view: memoryview, queue_offset: int, slot_ms: int, due_ms: int, store_ms: int, properties: bytes
+    ) -> bool:
+        """Tell whether a message of the timer topic must not be put into the wheel."""
+        if queue_offset >= self.end:
+            return False
+        read_ms = self._state.read_ms
+        if queue_offset < self._state.queue_offset and slot_ms < read_ms:
+            return True
+        if b"TIMER_DEL_UNIQKEY\x01" in properties:
+            return False
+        is_copy = b"TIMER_ROLL_TIMES\x01" in properties
+        if is_copy or slot_ms - store_ms >= MIN_ROLLED_DELAY_MS:
+            identity = _identity(properties)
+            if is_copy and identity in self._rolled:
+                return True
+            self._rolled.add(identity)
+        return due_ms <= self._now_ms and self._was_delivered(view, read_ms)
+
+    def _was_delivered(self, view: memoryview, read_ms: int) -> bool:
+        try:
+            message = decode_message(view)
+            topic, queue_id = real_queue_of(message)
+        except (MessageFormatError, JavaNumberError):
+            return False
+        return self._copies.take(message, topic, queue_id, read_ms - CHECKPOINT_AGE_MS)
+
+    def note_progress(self, queue_offset: int) -> bool:
+        """Return True, after recording it, if the topic is read as far as it was at the takeover."""
+        if queue_offset < self.end:
+            return False
+        self._state.end_takeover()
+        log.info("timer messages of the former master taken over", extra={"messages": self.end})
+        return True
+
+
+def take_timers_over(
+    state: TakeoverState, config: TimerStoreConfig, store: MessageStore
+) -> TimerTakeover | None:
+    """Prepare the timer files of a master before they are opened; return None unless the store was a slave's.
+
+    Raises StoreFull, OSError, FlushFailed.
+    """
+    if state.role is StoreRole.MASTER:
+        return None
+    begin = store.min_offset(TIMER_TOPIC, 0)
+    if state.role is StoreRole.SLAVE:
+        read_ms, queue_offset = state.read_ms, state.queue_offset
+        if read_ms < 0:
+            read_ms, queue_offset = _last_time_ms(store), store.max_offset(TIMER_TOPIC, 0)
+            if queue_offset > begin:
+                log.warning("timer checkpoint of the former master unknown, its time is estimated")
+        begin_timer_files(store, config, read_ms, begin)
+        state.begin_takeover(read_ms, queue_offset)
+    takeover = TimerTakeover(state, store)
+    if takeover.end == begin:
+        state.end_takeover()  # no message waits, so that nothing would end it
+        return None
+    return takeover
+
+
+def _last_time_ms(store: MessageStore) -> int:
+    """Return the latest store timestamp of the queues' last messages, less the age that a checkpoint may have."""
+    times = (
+        store.store_timestamp_at(topic, queue_id, store.max_offset(topic, queue_id) - 1)
+        for topic, queue_id in store.queue_keys()
+    )
+    return max(0, max(times, default=0) - CHECKPOINT_AGE_MS)
+
+
+def _identity(properties: bytes) -> bytes:
+    parts = (find_property(properties, key) or b"" for key in (b"REAL_TOPIC", b"UNIQ_KEY", b"TIMER_OUT_MS"))
+    return blake2b(b"\x02".join(parts), digest_size=16).digest()
+
+
+def _parse_file(content: bytes) -> tuple[StoreRole, int, int]:
+    """Parse takeover.json. Raises ValueError."""
+    saved = load_table(content)
+    read_ms = read_json_integer(saved.get("timerReadMs", UNKNOWN))
+    return (
+        StoreRole(str(saved.get("role"))),
+        read_ms,
+        read_json_integer(saved.get("timerQueueOffset", UNKNOWN)),
+    )
