@@ -162,6 +162,7 @@ _register(
     offsets.GetAllDelayOffset, timers.GetTimerCheckPoint, timers.GetTimerMetrics, client.GetProducerConnectionList,
     client.GetAllProducerInfo, offsets.GetBrokerConsumeStats, topics.GetSystemTopicListFromBroker,
     pop.GetAllMessageRequestMode, ha.GetBrokerHaStatus, ha.GetBrokerEpochCache, roles.GetBrokerRole,
+    replication.GetReplicatedTables,
     query.CheckRocksdbCqWriteProgress,
     namesrv.GetKvConfig, namesrv.GetKvListByNamespace, namesrv.GetNamesrvConfig, namesrv.QueryDataVersion,
     namesrv.GetBrokerMemberGroup, namesrv.GetBrokerClusterInfo,

@@ -1,8 +1,9 @@
-"""Private requests of a shadow gateway to a target that is this server, for offset-preserving replication.
+"""Private requests of replication: of a shadow gateway to a target that is this server, and of a slave to its master.
 
 Official servers do not know their codes.
 """
 
+from remoting.bodies.replication import ReplicatedTables
 from remoting.declare import Header, Request, i32, i64
 
 UNEXPECTED_OFFSET = 21
@@ -35,3 +36,13 @@ class PutMessagesAtOffsets(
     queue_id: i32
     first_offset: i64
     reset: bool = False
+
+
+class GetReplicatedTablesReply(Header):
+    """The answer to GET_REPLICATED_TABLES."""
+
+    data: ReplicatedTables
+
+
+class GetReplicatedTables(Request[GetReplicatedTablesReply], code=770_010):
+    """Return the tables that official slaves do not copy. Sent by a slave of this project."""

@@ -5,7 +5,7 @@ clients and administrators commit is also in the journal (`offset_journal.py`), 
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from codec import fastjson
@@ -70,7 +70,7 @@ class ConsumerOffsets(ChangingTable):
         self._pulled: dict[tuple[str, str, int], int] = {}
         self._reset: dict[str, QueueOffsets] = {}
         self.version = DataVersion(timestamp=clock.now_ms())
-        saved = file.load(_parse_file)
+        saved = file.load(parse_offsets)
         if saved is not None:
             self.table = saved.offset_table
             self.version = saved.data_version or self.version
@@ -235,6 +235,32 @@ class ConsumerOffsets(ChangingTable):
 
     # -- whole groups and topics ---------------------------------------------------------------------------
 
+    def merge(self, offsets: Mapping[str, QueueOffsets]) -> int:
+        """Raise offsets to the greater ones of another replica; return the number of those that changed.
+
+        An offset never goes back here: consumers that reached this replica may have committed a newer one.
+        """
+        changed = 0
+        for key, queues in offsets.items():
+            own = self.table.get(key)
+            if own == queues:
+                continue
+            if own is None:
+                own = self._add_queues(key, 0, by_broker=True)
+            for queue_id, offset in queues.items():
+                before = own.get(queue_id)
+                if before is None:
+                    self._count += 1
+                if before is None or before < offset:
+                    own[queue_id] = offset
+                    changed += 1
+                    if self._journal is not None:
+                        self._journal.forget(key, queue_id)
+        if changed:
+            self._dirty = True
+            count_change(self.version, self._clock.now_ms())
+        return changed
+
     def clone_offsets(self, source_group: str, target_group: str, topic: str) -> None:
         """Give a group the offsets of another one in one topic. Raises RequestError at the limit of offsets."""
         offsets = self.table.get(table_key(topic, source_group))
@@ -329,8 +355,11 @@ class ConsumerOffsets(ChangingTable):
         yield b'},"dataVersion":' + self.version.to_json() + b"}"
 
 
-def _parse_file(content: bytes) -> ConsumerOffsetSerializeWrapper:
-    """Parse consumerOffset.json. A queue whose offset cannot be read is left out. Raises ValueError."""
+def parse_offsets(content: bytes) -> ConsumerOffsetSerializeWrapper:
+    """Parse consumerOffset.json, which is also what a master answers. Raises ValueError.
+
+    A queue whose offset cannot be read is left out.
+    """
     saved = load_table(content)
     offsets = parse_entries("consumerOffset.json", saved.get("offsetTable"), _parse_queues)
     return ConsumerOffsetSerializeWrapper(

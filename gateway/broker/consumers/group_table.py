@@ -8,7 +8,8 @@ is killed before that, the group is created again by its next heartbeat.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import copy
 
 from codec import topics as topic_names
 from codec.java_numbers import I32, quoted, read_json_integer
@@ -143,6 +144,38 @@ class GroupTable(SettingsTable):
             self.encoded.remove(group)
         self._commit_change(undo)
         return config is not None
+
+    def adopt(
+        self,
+        groups: Mapping[str, SubscriptionGroupConfig],
+        forbidden: Mapping[str, dict[str, int]],
+        version: DataVersion,
+        *,
+        is_whole: bool = True,
+    ) -> list[str]:
+        """Take over the groups of this broker's master, with their version; return the names of deleted groups.
+
+        All changes are made at once, so that no group is missing meanwhile. ``is_whole``: the master listed all its
+        groups, so that others are deleted, except those that every broker has.
+        """
+        changed = [config for name, config in groups.items() if self.table.get(name) != config]
+        vanished = [
+            name for name in self.table if name not in groups and name not in topic_names.PREDEFINED_GROUPS
+        ]
+        deleted = vanished if is_whole else []
+        for name in deleted:
+            del self.table[name]
+            self.encoded.remove(name)
+        for config in changed:
+            self.table[config.group_name] = config
+            self.encoded.put(config.group_name, config)
+        is_forbidden_changed = is_whole and self.forbidden != forbidden
+        if is_forbidden_changed:
+            self.forbidden = dict(forbidden)
+        if changed or deleted or is_forbidden_changed or self.version != version:
+            self.version = copy(version)
+            self.note_change()
+        return deleted
 
     def disable(self, group: str) -> None:
         """Forbid a group to consume."""

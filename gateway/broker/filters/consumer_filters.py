@@ -218,6 +218,20 @@ class ConsumerFilterTable(ChangingTable):
             self._dead[data] = None
             self._dirty = True
 
+    def merge(self, content: bytes) -> None:
+        """Add the newer filters of this broker's master, from its consumerFilter.json. Raises ValueError.
+
+        Consumers also send their filters to a slave: those of connected groups stay.
+        """
+        for data in self._parse_file(content):
+            old = self.get(data.topic, data.group)
+            if old is not None and (not old.is_dead or data.version <= old.version):
+                continue
+            self._remove_filter(data.topic, data.group)
+            if self._make_room(data.size_bytes):
+                self._add_filter(data)
+                self._dirty = True
+
     # -- reading --------------------------------------------------------------------------------------------
 
     def get(self, topic: str, group: str) -> ConsumerFilter | None:

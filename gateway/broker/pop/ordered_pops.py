@@ -170,6 +170,13 @@ class OrderedPopTable(ChangingTable):
             del self.table[key]
             self._dirty = True
 
+    def adopt(self, content: bytes) -> None:
+        """Take over all pops of this broker's master, from its consumerOrderInfo.json. Raises ValueError."""
+        table = _parse_file(content)
+        if table != self.table:
+            self.table = table
+            self._dirty = True
+
     def blocked_queues(self) -> list[tuple[str, str, int]]:
         """Return (topic, group, queue id) of every blocked queue."""
         keys = [(key.rpartition("@"), queue) for key, queues in self.table.items() for queue in queues]

@@ -79,7 +79,7 @@ class RequestModes(SettingsTable):
     def __init__(self, file: ConfigFile, limits: BrokerLimits) -> None:
         super().__init__(file)
         self.limits = limits
-        self.table: dict[str, dict[str, SetMessageRequestModeRequestBody]] = file.load(_parse_file) or {}
+        self.table: dict[str, dict[str, SetMessageRequestModeRequestBody]] = file.load(parse_modes) or {}
         self._count = sum(map(len, self.table.values()))
 
     def set_mode(self, mode: SetMessageRequestModeRequestBody) -> None:
@@ -99,6 +99,13 @@ class RequestModes(SettingsTable):
         if not self.table[topic]:
             del self.table[topic]
 
+    def adopt(self, modes: dict[str, dict[str, SetMessageRequestModeRequestBody]]) -> None:
+        """Take over all modes of this broker's master."""
+        if modes != self.table:
+            self.table = modes
+            self._count = sum(map(len, modes.values()))
+            self.note_change()
+
     def find_mode(self, topic: str, group: str) -> SetMessageRequestModeRequestBody | None:
         """Return the mode that was set for a group and topic."""
         return self.table.get(topic, {}).get(group)
@@ -112,8 +119,11 @@ class RequestModes(SettingsTable):
         return self.snapshot().to_json()
 
 
-def _parse_file(content: bytes) -> dict[str, dict[str, SetMessageRequestModeRequestBody]]:
-    """Parse messageRequestMode.json. A mode that cannot be read is left out. Raises ValueError."""
+def parse_modes(content: bytes) -> dict[str, dict[str, SetMessageRequestModeRequestBody]]:
+    """Parse messageRequestMode.json, which is also what a master answers. Raises ValueError.
+
+    A mode that cannot be read is left out.
+    """
     return parse_entries(
         "messageRequestMode.json", load_table(content).get("messageRequestModeMap"), _parse_groups
     )

@@ -18,8 +18,9 @@ Source: TopicConfigManager and ConfigManager.persist, 5.4.0.
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -310,6 +311,29 @@ class TopicTable(SettingsTable):
     def put_back(self, config: TopicConfig) -> None:
         """Restore a deleted topic whose messages could not be deleted."""
         self._put_back([(config.topic_name, config)])
+
+    def adopt(
+        self, configs: Mapping[str, TopicConfig], version: DataVersion, *, is_whole: bool = True
+    ) -> list[str]:
+        """Take over the topics of this broker's master, with their version; return the names of deleted topics.
+
+        All changes are made at once, so that no topic is missing meanwhile. ``is_whole``: the master listed all its
+        topics, so that others are deleted, except those that every broker has.
+        """
+        changed = [config for name, config in configs.items() if self.table.get(name) != config]
+        vanished = [name for name in self.table if name not in configs and name not in self.system_topics]
+        deleted = vanished if is_whole else []
+        for name in deleted:
+            self._drop(name)
+        for config in changed:
+            self._drop(config.topic_name)
+            self._insert(config)
+        if changed or deleted or self.version != version:
+            self.version = copy(version)
+            self.note_change()
+            for listener in self._listeners:
+                listener(TopicChange(changed, deleted))
+        return deleted
 
     @contextmanager
     def no_creation(self, topics: Sequence[str]) -> Iterator[None]:

@@ -1,0 +1,361 @@
+"""Copies the tables of a master to its slave: topics, groups, progress, and what else is not in the commit log.
+
+Any master answers the official requests; a master of this project has more tables, in the answer to a private request.
+Source: SlaveSynchronize, 5.4.0. Deviations:
+
+- A topic or group never vanishes while a table is taken over. The official slave deletes all of them at every
+  synchronisation and puts them back. Here the difference is applied in one step, and nothing is deleted unless the
+  master listed its whole table.
+- Consumer offsets and delay offsets only move forward: a slave that consumers have reached has newer ones.
+- A topic that the master deleted is deleted here with its queues, so that a later topic of its name starts anew.
+
+The order of the requests matters. A deletion is taken over before the offsets are, because the offsets of the new topic
+may be lower than those of the old one. The end of the own log is read before the topics are asked for, because a topic
+that is missing in the answer may have been created again since.
+"""
+
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+import trio
+
+from codec.command import Command
+from codec.constants import ResponseCode
+from gateway.broker.consumers.consumer_offsets import ConsumerOffsets, parse_offsets
+from gateway.broker.consumers.group_table import GroupTable
+from gateway.broker.delayed.delay_service import DelayService
+from gateway.broker.delayed.timer_takeover import TakeoverState
+from gateway.broker.filters.consumer_filters import ConsumerFilterTable
+from gateway.broker.pop.ordered_pops import OrderedPopTable
+from gateway.broker.pop.queue_assignment import RequestModes, parse_modes
+from gateway.broker.replication.follower import FAILURES, Dial
+from gateway.broker.replication.master_lookup import Address, MasterLookup
+from gateway.broker.topics.topic_table import TopicTable
+from gateway.broker.waiting.long_poll import LongPolls
+from remoting.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupWrapper
+from remoting.bodies.queues import DataVersion
+from remoting.bodies.topics import TopicConfig
+from remoting.connection import Connection
+from remoting.declare import Request
+from remoting.errors import RemotingClosed, RequestError
+from remoting.requests.groups import GetAllSubscriptionGroupConfig
+from remoting.requests.offsets import GetAllConsumerOffset, GetAllDelayOffset
+from remoting.requests.pop import GetAllMessageRequestMode
+from remoting.requests.replication import GetReplicatedTables
+from remoting.requests.timers import GetTimerCheckPoint, GetTimerMetrics
+from remoting.requests.topics import GetAllTopicConfig
+from storage.errors import StoreFull
+from storage.store import MessageStore
+
+log = logging.getLogger(__name__)
+
+TIMER_INTERVAL_S: Final = 3.0
+"""Time between two requests for the timer checkpoint, and the unit of all other times here."""
+TABLES_INTERVAL_S: Final = 9.0
+"""Shortest time between two copies of all tables. An official slave copies them every 60 s."""
+MAX_SHARE: Final = 0.05
+"""Largest share of the time in which tables are copied: those of millions of offsets are copied less often."""
+RETRY_S: Final = 3.0
+TIMEOUT_S: Final = 10.0
+PAGE_ENTRIES: Final = 2000
+MAX_RESTARTS: Final = 5
+"""Number of times that a paged listing begins anew because the table changed meanwhile."""
+
+Entry = TypeVar("Entry", TopicConfig, SubscriptionGroupConfig)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicatedParts:
+    """The parts of a slave that follow those of its master."""
+
+    store: MessageStore
+    topics: TopicTable
+    groups: GroupTable
+    offsets: ConsumerOffsets
+    delay_service: DelayService
+    request_modes: RequestModes
+    ordered_pops: OrderedPopTable
+    filters: ConsumerFilterTable
+    takeover: TakeoverState
+    long_polls: LongPolls
+
+
+class TableSync:
+    """Copies the tables of a slave's master, as long as `run` runs. ``synced_at`` is the time of the last full copy."""
+
+    def __init__(
+        self,
+        parts: ReplicatedParts,
+        lookup: MasterLookup,
+        dial: Dial,
+        sign: Callable[[Command], None] | None = None,
+    ) -> None:
+        self._parts = parts
+        self._lookup = lookup
+        self._dial = dial
+        self._sign = sign
+        self._is_failing = False
+        # False once the master has refused the private request: it is an official broker.
+        self._is_ours = True
+        self.synced_at: float | None = None
+
+    async def run(self) -> None:
+        """Copy the tables of the master of the moment until cancelled."""
+        while True:
+            changed, master = self._lookup.changed, self._lookup.master
+            if master is not None and master.address is not None:
+                with trio.CancelScope() as scope:
+                    async with trio.open_nursery() as nursery:
+                        nursery.start_soon(_cancel_after, changed, scope)
+                        await self._sync_until_trouble(master.address)
+            with trio.move_on_after(RETRY_S if master is not None else math.inf):
+                await changed.wait()
+
+    async def _sync_until_trouble(self, address: Address) -> None:
+        self._is_ours = True
+        try:
+            async with self._dial(*address) as connection:
+                await self._keep_synced(connection)
+        except* (*FAILURES, ValueError) as problems:
+            if not self._is_failing:
+                extra = {"master": f"{address[0]}:{address[1]}", "reason": str(problems.exceptions[0])}
+                log.warning("tables of the master not copied", extra=extra)
+            self._is_failing = True
+
+    async def _keep_synced(self, connection: Connection) -> None:
+        while True:
+            started_s = trio.current_time()
+            await self.sync_all(connection)
+            if self._is_failing:
+                log.info("tables of the master are copied again")
+            self._is_failing = False
+            pause_s = max(TABLES_INTERVAL_S, (trio.current_time() - started_s) / MAX_SHARE)
+            next_s = trio.current_time() + pause_s
+            while trio.current_time() < next_s:
+                await trio.sleep(TIMER_INTERVAL_S)
+                await self._sync_timers(connection)
+
+    async def sync_once(self) -> None:
+        """Copy everything once, before this broker takes over. Raises one of FAILURES, ValueError."""
+        master = self._lookup.master
+        if master is None or master.address is None:
+            raise RemotingClosed("the address of the master is unknown")
+        async with self._dial(*master.address) as connection:
+            await self.sync_all(connection)
+
+    async def sync_all(self, connection: Connection) -> None:
+        """Copy all tables over a connection to the master. Raises one of FAILURES, ValueError."""
+        await self._sync_timers(connection)
+        # Deletions before offsets, see above.
+        await self._sync_private_tables(connection)
+        deleted_topics = await self._sync_topics(connection)
+        deleted_groups = await self._sync_groups(connection)
+        offsets = parse_offsets(await self._ask(connection, GetAllConsumerOffset())).offset_table
+        for topic in deleted_topics:
+            self._forget_topic(topic)
+        for group in deleted_groups:
+            if not any(key.endswith(f"@{group}") for key in offsets):
+                self._parts.offsets.remove_group(group)
+        self._parts.offsets.merge(offsets)
+        self._parts.delay_service.merge(await self._ask(connection, GetAllDelayOffset()))
+        await self._sync_request_modes(connection)
+        self.synced_at = trio.current_time()
+
+    async def _ask(self, connection: Connection, request: Request[Any]) -> bytes:
+        """Return the body of an answer, which may be a large table. Raises RequestError and others of FAILURES."""
+        command = request.to_command()
+        if self._sign is not None:
+            self._sign(command)
+        answer = await connection.ask_command(command, TIMEOUT_S)
+        if answer.code != ResponseCode.SUCCESS:
+            raise RequestError(answer.code, answer.remark)
+        return bytes(answer.body)
+
+    async def _sync_timers(self, connection: Connection) -> None:
+        """Remember how far the master has delivered timer messages; nothing from a master without timers."""
+        try:
+            self._parts.takeover.note_checkpoint(await self._ask(connection, GetTimerCheckPoint()))
+            self._parts.takeover.note_metrics(await self._ask(connection, GetTimerMetrics()))
+        except RequestError as error:
+            log.debug("timers of the master not copied", extra={"reason": str(error)})
+
+    async def _sync_topics(self, connection: Connection) -> list[str]:
+        listing = await self._list_pages(connection, _TopicPages())
+        return self._parts.topics.adopt(listing.entries, listing.version, is_whole=listing.is_whole)
+
+    async def _sync_groups(self, connection: Connection) -> list[str]:
+        pages = _GroupPages()
+        listing = await self._list_pages(connection, pages)
+        return self._parts.groups.adopt(
+            listing.entries, pages.forbidden, listing.version, is_whole=listing.is_whole
+        )
+
+    async def _list_pages(self, connection: Connection, pages: "_Pages[Entry]") -> "_Listing[Entry]":
+        """Return a table that the master lists in pages, or at once if it does not know pages.
+
+        If the table changes meanwhile, the listing begins anew. After `MAX_RESTARTS` it is taken as it is, but as a
+        part of the table only, so that nothing is deleted because of it.
+        """
+        version: DataVersion | None = None
+        restarts = 0
+        while True:
+            first = len(pages.entries)
+            total, page_version = await pages.ask(connection, self._sign, first, version)
+            if version is not None and page_version != version:
+                restarts += 1
+                first = 0
+            version = page_version
+            if first == 0 and restarts <= MAX_RESTARTS:
+                pages.begin_anew()
+            size = pages.take_page()
+            if total is None or len(pages.entries) >= total or not size:
+                is_whole = restarts <= MAX_RESTARTS and (total is None or len(pages.entries) >= total)
+                return _Listing(pages.entries, version, is_whole)
+            if restarts > MAX_RESTARTS:
+                return _Listing(pages.entries, version, is_whole=False)
+
+    async def _sync_request_modes(self, connection: Connection) -> None:
+        try:
+            self._parts.request_modes.adopt(
+                parse_modes(await self._ask(connection, GetAllMessageRequestMode()))
+            )
+        except RequestError as error:  # unknown to 4.9
+            if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise
+
+    async def _sync_private_tables(self, connection: Connection) -> None:
+        if not self._is_ours:
+            return
+        try:
+            reply = await connection.ask(GetReplicatedTables(), TIMEOUT_S, self._sign)
+        except RequestError as error:
+            if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise
+            self._is_ours = False
+            return
+        tables = reply.data
+        for topic, deletion in tables.deleted_topics.items():
+            self._repeat_deletion(topic, deletion.log_end, deletion.time_ms)
+        if tables.consumer_filters:
+            self._parts.filters.merge(tables.consumer_filters.encode())
+        if tables.ordered_pops:
+            self._parts.ordered_pops.adopt(tables.ordered_pops.encode())
+
+    def _repeat_deletion(self, topic: str, log_end: int, time_ms: int) -> None:
+        """Delete the messages of a topic that the master deleted, unless that was done already. Raises OSError."""
+        store = self._parts.store
+        if store.deletion_notes.get(topic) == (log_end, time_ms) or log_end <= store.min_physical_offset:
+            return
+        try:
+            store.note_deletion(topic, log_end, time_ms)
+        except StoreFull as error:
+            raise OSError(str(error)) from error
+        self._forget_topic(topic)
+
+    def _forget_topic(self, topic: str) -> None:
+        """Forget what refers to the messages of a deleted topic."""
+        self._parts.offsets.remove_topic(topic)
+        self._parts.ordered_pops.forget_topic(topic)
+        self._parts.long_polls.answer_topic(topic)
+
+
+async def _cancel_after(event: trio.Event, scope: trio.CancelScope) -> None:
+    await event.wait()
+    scope.cancel()
+
+
+@dataclass(frozen=True, slots=True)
+class _Listing(Generic[Entry]):
+    entries: dict[str, Entry]
+    version: DataVersion
+    is_whole: bool
+
+
+class _Pages(Generic[Entry]):
+    """The entries of a paged table that were listed so far."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, Entry] = {}
+
+    async def ask(
+        self,
+        connection: Connection,
+        sign: Callable[[Command], None] | None,
+        first: int,
+        version: DataVersion | None,
+    ) -> tuple[int | None, DataVersion]:
+        """Ask for the page from an entry on; return the number of all entries, None if unknown, and the version."""
+        raise NotImplementedError
+
+    def take_page(self) -> int:
+        """Add the entries of the last answer; return their number."""
+        raise NotImplementedError
+
+    def begin_anew(self) -> None:
+        """Forget the entries of earlier pages."""
+        self.entries.clear()
+
+
+class _TopicPages(_Pages[TopicConfig]):
+    page: dict[str, TopicConfig]
+
+    async def ask(
+        self,
+        connection: Connection,
+        sign: Callable[[Command], None] | None,
+        first: int,
+        version: DataVersion | None,
+    ) -> tuple[int | None, DataVersion]:
+        request = GetAllTopicConfig(
+            topic_seq=first, max_topic_num=PAGE_ENTRIES, data_version=_version_text(version)
+        )
+        reply = await connection.ask(request, TIMEOUT_S, sign)
+        self.page = reply.data.topic_config_table
+        return reply.total_topic_num, reply.data.data_version
+
+    def take_page(self) -> int:
+        for name, config in self.page.items():
+            config.topic_name = name
+        self.entries.update(self.page)
+        return len(self.page)
+
+
+class _GroupPages(_Pages[SubscriptionGroupConfig]):
+    page: SubscriptionGroupWrapper
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.forbidden: dict[str, dict[str, int]] = {}
+
+    async def ask(
+        self,
+        connection: Connection,
+        sign: Callable[[Command], None] | None,
+        first: int,
+        version: DataVersion | None,
+    ) -> tuple[int | None, DataVersion]:
+        request = GetAllSubscriptionGroupConfig(
+            group_seq=first, max_group_num=PAGE_ENTRIES, data_version=_version_text(version)
+        )
+        reply = await connection.ask(request, TIMEOUT_S, sign)
+        self.page = reply.data
+        return reply.total_group_num, reply.data.data_version
+
+    def take_page(self) -> int:
+        groups = self.page.subscription_group_table
+        for name, config in groups.items():
+            config.group_name = name
+        self.entries.update(groups)
+        self.forbidden.update(self.page.forbidden_table)
+        return len(groups)
+
+    def begin_anew(self) -> None:
+        super().begin_anew()
+        self.forbidden.clear()
+
+
+def _version_text(version: DataVersion | None) -> str:
+    return "" if version is None else version.to_json().decode()

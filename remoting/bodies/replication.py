@@ -1,0 +1,19 @@
+"""The body by which a master of this project gives its slaves the tables that official slaves do not copy."""
+
+from remoting.fields import field, i64
+from remoting.json_body import JsonBody
+
+
+class DeletedTopic(JsonBody):
+    """The last deletion of a topic: the end of the log at that moment, as a physical offset, and the time in ms."""
+
+    log_end: i64 = 0
+    time_ms: i64 = 0
+
+
+class ReplicatedTables(JsonBody):
+    """The content of consumerFilter.json and consumerOrderInfo.json, and the deletions of topics."""
+
+    consumer_filters: str = ""
+    ordered_pops: str = ""
+    deleted_topics: dict[str, DeletedTopic] = field(factory=dict)
