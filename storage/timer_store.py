@@ -429,7 +429,11 @@ def begin_timer_files(store: MessageStore, config: TimerStoreConfig, read_ms: in
 
     Raises StoreFull, OSError, FlushFailed.
     """
-    files, check, metrics = store.files, config.config_path + "/timercheck", config.config_path + "/timermetrics"
+    files, check, metrics = (
+        store.files,
+        config.config_path + "/timercheck",
+        config.config_path + "/timermetrics",
+    )
     for path in (config.root + "/timerwheel", check, metrics, metrics + ".bak"):
         files.delete(path)
     files.delete_tree(config.root + "/timerlog")

@@ -15,6 +15,7 @@ from gateway.broker.assembly.role_control import RoleLinks
 from gateway.broker.assembly.saved_role import SavedRole
 from gateway.broker.assembly.service import BrokerService
 from gateway.broker.messages.stored_messages import find_topic
+from gateway.broker.replication.parts import PeerLinks
 from gateway.config.process import AUTO, BrokerConfig, ServeConfig
 from gateway.namesrv.route_table import RouteTable
 from gateway.process.parts import ProcessParts, connection_metrics, format_address
@@ -76,6 +77,7 @@ class LocalBrokers:
                 parts.process_values,
                 parts.reactor,
                 accounts,
+                PeerLinks(dial=self._dial_namesrv, sign=parts.access.sign),
             )
             saved_role = SavedRole(builder.files, builder.store_config(config).config_path, config)
             config = saved_role.apply(config)

@@ -67,7 +67,15 @@ ROOMS: Mapping[str, set[str]] = {
         "gateway.config",
         "gateway.runtime",
     },
-    "gateway.broker.replication": {"gateway.broker.messages", "gateway.config", "gateway.runtime"},
+    "gateway.broker.replication": BROKER_TABLES
+    | {
+        "gateway.broker.consumers",
+        "gateway.broker.delayed",
+        "gateway.broker.messages",
+        "gateway.broker.pop",
+        "gateway.config",
+        "gateway.runtime",
+    },
     "gateway.broker.consumers": BROKER_TABLES | {"gateway.config", "gateway.runtime"},
     "gateway.broker.limits": {"gateway.broker.messages", "gateway.broker.topics", "gateway.config"},
     "gateway.broker.delayed": {
@@ -131,6 +139,7 @@ ROOMS: Mapping[str, set[str]] = {
         "gateway.auth",
         "gateway.broker.assembly",
         "gateway.broker.messages",
+        "gateway.broker.replication",
         "gateway.config",
         "gateway.grpc_front",
         "gateway.http_server",

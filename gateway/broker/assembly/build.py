@@ -1,9 +1,10 @@
 """Construction of a broker's parts from its configuration."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
+from typing import Final
 
 from codec.topics import TIMER_TOPIC
 from gateway.auth.access_control import Accounts
@@ -19,6 +20,7 @@ from gateway.broker.delayed.delay_service import DelayService
 from gateway.broker.delayed.timer_delivery import TimerDelivery
 from gateway.broker.delayed.timer_metrics import TimerMetrics
 from gateway.broker.delayed.timer_scheduler import TimerScheduler
+from gateway.broker.delayed.timer_takeover import StoreRole, TakeoverState, take_timers_over
 from gateway.broker.filters.consumer_filters import ConsumerFilterTable
 from gateway.broker.filters.filter_cache import FilterCache
 from gateway.broker.limits.flow_control import FlowControl
@@ -32,10 +34,13 @@ from gateway.broker.messages.message_writer import MessageAppender, MessageWrite
 from gateway.broker.messages.store_settings import build_store_config
 from gateway.broker.pop.receipts import REVIVE_GROUP
 from gateway.broker.pop.service import build_pop
+from gateway.broker.replication.follower import Follower, FollowerTimes
 from gateway.broker.replication.ha_server import HaServer
 from gateway.broker.replication.in_sync import InSyncRule, requires_replicas
+from gateway.broker.replication.master_lookup import MasterLookup
 from gateway.broker.replication.members import ReplicaGroup
-from gateway.broker.replication.parts import Replication
+from gateway.broker.replication.parts import PeerLinks, Replication, SlaveParts
+from gateway.broker.replication.table_sync import ReplicatedParts, TableSync
 from gateway.broker.requests.pull_handler import PullHandler
 from gateway.broker.requests.retry_rules import RetryRules
 from gateway.broker.requests.send_handler import SendHandler, UniqueKeyGenerator
@@ -66,6 +71,7 @@ EXPECTED_TABLES = ("topics.json", "subscriptionGroup.json", "consumerOffset.json
 """Tables that every used store has. Most of the others come back by themselves, from heartbeats and deliveries."""
 PROGRESS_TABLES = ("consumerOffset.json", "delayOffset.json", "consumerOrderInfo.json")
 """Tables of progress: how far messages have been consumed or delivered."""
+PLAIN_LINKS: Final = PeerLinks()
 
 
 def build_broker(
@@ -79,12 +85,15 @@ def build_broker(
     process_values: Mapping[str, str] = MappingProxyType({}),
     reactor: Reactor | None = None,
     accounts: Accounts | None = None,
+    links: PeerLinks = PLAIN_LINKS,
 ) -> Broker:
     """Open the store, recovering it if needed, and connect the parts. The parameters are those of `BrokerBuilder`.
 
     Raises OSError, CorruptionError.
     """
-    builder = BrokerBuilder(memory, clock, run_blocking, port, files, process_values, reactor, accounts)
+    builder = BrokerBuilder(
+        memory, clock, run_blocking, port, files, process_values, reactor, accounts, links
+    )
     return builder.build(config)
 
 
@@ -93,6 +102,7 @@ class BrokerBuilder:
 
     ``port`` returns the port on which the broker listens; ``process_values`` are listed among its settings.
     ``accounts`` are those of access control, None if it is off. ``files`` are those on disk, or new ones in memory.
+    ``links`` connect a slave with its master.
     """
 
     def __init__(
@@ -105,6 +115,7 @@ class BrokerBuilder:
         process_values: Mapping[str, str] = MappingProxyType({}),
         reactor: Reactor | None = None,
         accounts: Accounts | None = None,
+        links: PeerLinks = PLAIN_LINKS,
     ) -> None:
         self._memory = memory
         self._clock = clock
@@ -114,6 +125,7 @@ class BrokerBuilder:
         self._process_values = process_values
         self._reactor = reactor
         self._accounts = accounts
+        self._links = links
 
     def build(self, config: BrokerConfig) -> Broker:
         """Open the store, recovering it if needed, and connect the parts. Raises OSError, CorruptionError."""
@@ -146,26 +158,34 @@ class BrokerBuilder:
         return MessageStore.open(self.store_config(config), self.files, self._clock)
 
     def _connect(self, config: BrokerConfig, store: MessageStore) -> Broker:
+        table_file = partial(self._table_file, store)
         rule = _in_sync_rule(config, store)
         services = _services(config, store, self._run_blocking, self._port, self._reactor, rule)
         replication = Replication(
-            _ha_server(config, services, self._reactor, rule), ReplicaGroup(config.broker_id), rule
+            _ha_server(config, services, self._reactor, rule),
+            ReplicaGroup(config.broker_id),
+            TakeoverState(table_file("takeover.json")),
+            rule,
         )
         try:
-            return _connect_parts(
+            broker = _connect_parts(
                 config,
                 store,
                 services,
                 replication,
                 self._run_blocking,
                 self._accounts,
-                partial(self._table_file, store),
+                table_file,
                 self._process_values,
                 self._reactor.seconds_since_readable if self._reactor else lambda: 0.0,
             )
         except BaseException:
             services.group_commit.close()
             raise
+        if config.role is Role.SLAVE:
+            replication.slave = slave = _slave_parts(broker, self._links)
+            replication.follower = slave.follower
+        return broker
 
     def _table_file(self, store: MessageStore, name: str) -> ConfigFile:
         return ConfigFile(
@@ -175,6 +195,36 @@ class BrokerBuilder:
             is_expected=store.was_used and name in EXPECTED_TABLES,
             flush_store=store.flush if name in PROGRESS_TABLES else None,
         )
+
+
+def _slave_parts(broker: Broker, links: PeerLinks) -> SlaveParts:
+    settings = broker.config.replication
+    lookup = MasterLookup(settings.ha_master_address)
+
+    def queues_grew(queues: Iterable[tuple[str, int]]) -> None:
+        for queue in queues:
+            broker.long_polls.mark_grown(*queue)
+        broker.long_polls.answer_marked()
+
+    times = FollowerTimes(
+        settings.ha_send_heartbeat_interval_ms / 1000, settings.ha_housekeeping_interval_ms / 1000
+    )
+    follower = Follower(
+        broker.store, lookup, links.open_transport, links.dial, queues_grew, links.sign, times
+    )
+    parts = ReplicatedParts(
+        broker.store,
+        broker.topics,
+        broker.groups,
+        broker.offsets,
+        broker.delay_service,
+        broker.pop.request_modes,
+        broker.pop.state.ordered_pops,
+        broker.consumer_filters,
+        broker.replication.takeover,
+        broker.long_polls,
+    )
+    return SlaveParts(lookup, follower, TableSync(parts, lookup, links.dial, links.sign))
 
 
 def _connect_parts(
@@ -191,10 +241,17 @@ def _connect_parts(
     """Build the parts of a broker on its store, each from those it uses."""
     clock = store.clock
     tables = _tables(config, store, table_file)
-    _limit_offsets(config, tables.offsets, store)
-    restore_topics(tables.topics, store)
-    timer_delivery = _timer_delivery(config, services, table_file("timermetrics"))
-    delay_service = _delay_service(config, table_file("delayOffset.json"), services, timer_delivery)
+    takeover = replication.takeover
+    takes_over = config.role is Role.MASTER and takeover.role is not StoreRole.MASTER
+    if config.role is Role.SLAVE:
+        takeover.begin_following()
+    else:
+        _limit_offsets(tables.offsets, store, takes_over=takes_over)
+        restore_topics(tables.topics, store)
+    timer_delivery = _timer_delivery(config, services, table_file("timermetrics"), takeover)
+    delay_service = _delay_service(
+        config, table_file("delayOffset.json"), services, timer_delivery, takes_over=takes_over
+    )
     writer = MessageWriter(store, services.long_polls, delay_service)
     queue_locks = QueueLocks(clock, limits=config.limits)
     retry_rules = RetryRules(tables.topics, tables.groups, queue_locks, services.stats)
@@ -247,14 +304,13 @@ def _connect_parts(
     )
 
 
-def _limit_offsets(config: BrokerConfig, offsets: ConsumerOffsets, store: MessageStore) -> None:
-    """Move consumer offsets that are beyond the end of their queue back to it, after every crash.
+def _limit_offsets(offsets: ConsumerOffsets, store: MessageStore, *, takes_over: bool) -> None:
+    """Move consumer offsets that are beyond the end of their queue back to it, after every crash of a master.
 
-    A disk may have gone away, and come back without its last writes, in the same boot.
+    A disk may have gone away, and come back without its last writes, in the same boot. A slave's table is its master's,
+    and may be ahead of messages that are still to be copied: when it takes over, they will not come any more.
     """
-    # A slave's table is its master's, and may be ahead of messages that are still to be copied.
-    is_master = config.role is Role.MASTER
-    if is_master and store.crashed and offsets.limit_to_queues(store.max_offset, REVIVE_GROUP):
+    if (store.crashed or takes_over) and offsets.limit_to_queues(store.max_offset, REVIVE_GROUP):
         # At once, because the next messages get the queue offsets that such a group would skip.
         with suppress(StoreFull, OSError):
             offsets.persist()
@@ -366,7 +422,12 @@ def _flow_control(
 
 
 def _delay_service(
-    config: BrokerConfig, file: ConfigFile, services: MessageServices, timers: TimerDelivery | None
+    config: BrokerConfig,
+    file: ConfigFile,
+    services: MessageServices,
+    timers: TimerDelivery | None,
+    *,
+    takes_over: bool,
 ) -> DelayService:
     store = services.store
     if timers is not None:
@@ -384,14 +445,19 @@ def _delay_service(
         WakeSignal(),
         levels=config.store.message_delay_level,
         timers=scheduler,
+        follows_master=config.role is Role.SLAVE,
+        takes_over=takes_over,
     )
 
 
 def _timer_delivery(
-    config: BrokerConfig, services: MessageServices, metrics_file: ConfigFile
+    config: BrokerConfig, services: MessageServices, metrics_file: ConfigFile, takeover: TakeoverState
 ) -> TimerDelivery | None:
-    # The timers of a slave wait at its master. Their positions are copied, for the time after a promotion.
-    if not config.store.timer_wheel_enable or config.role is Role.SLAVE:
+    # The timers of a slave wait at its master, whose progress is copied for the time after a promotion.
+    if config.role is Role.SLAVE:
+        return None
+    if not config.store.timer_wheel_enable:
+        takeover.end_takeover()
         return None
     store = services.store
     settings = TimerStoreConfig(
@@ -400,8 +466,10 @@ def _timer_delivery(
         precision_ms=config.store.timer_slot_ms,
         log_file_bytes=config.store.mapped_file_size_timer_log_bytes,
     )
+    timer_takeover = take_timers_over(takeover, settings, store)
     timer_store = TimerStore(settings, store, TIMER_TOPIC)
-    return TimerDelivery(config, timer_store, services, TimerMetrics(metrics_file, store.clock))
+    metrics = TimerMetrics(metrics_file, store.clock)
+    return TimerDelivery(config, timer_store, services, metrics, timer_takeover)
 
 
 def _group_table(config: BrokerConfig, file: ConfigFile, clock: Clock) -> GroupTable:

@@ -40,6 +40,7 @@ from gateway.broker.limits.request_pause import MAX_HOLD_S, RequestPause
 from gateway.broker.messages.index_builder import IndexBuilder
 from gateway.broker.processors import all_handlers
 from gateway.broker.processors.turns import run_in_slices
+from gateway.broker.replication.follower import Follower as LogFollower
 from gateway.broker.replication.relay import Relay
 from gateway.broker.replication.role_guard import RoleGuard
 from gateway.broker.replication.status import replication_status
@@ -56,6 +57,7 @@ from remoting.handler_table import NO_GUARD, Guard, GuardedHandlers, Protect
 from remoting.limits import ConnectionLimits
 from remoting.reactor import Reactor
 from remoting.server import AcceptTransport, ConnectionType, RemotingServer, ServerLimits
+from storage.cut import cut_store
 from storage.errors import FlushFailed, StoreFull
 
 log = logging.getLogger(__name__)
@@ -439,6 +441,11 @@ class BrokerService:
             nursery.start_soon(self._work_as_master, self._shift)
         else:
             self._repeat(nursery, "watch replication", DISK_CHECK_INTERVAL_S, self._note_replication)
+            assert broker.replication.slave is not None
+            follower = broker.replication.slave.follower
+            self._keep_running(nursery, "copy of the log", follower.run)
+            self._keep_running(nursery, "copy of the tables", broker.replication.slave.table_sync.run)
+            self._keep_running(nursery, "cuts of the log", partial(self._cut_when_diverged, follower))
 
     async def _work_as_master(self, shift: "MasterShift") -> None:
         """Run the tasks of a master, but not between `rest` and `resume`."""
@@ -469,6 +476,16 @@ class BrokerService:
             self._keep_running(nursery, "staged batches", broker.staged_batches.run)
         self._repeat(nursery, "broadcast offsets", SCAN_INTERVAL_S, self._commit_broadcast_offsets)
         self._start_timers(nursery)
+
+    async def _cut_when_diverged(self, follower: LogFollower) -> None:
+        """Have the store cut where its log differs from the master's; the parts are built again then."""
+        while True:
+            await follower.diverged.wait()
+            end, store, builder = follower.cut_at, self.broker.store, self._builder
+            if end is not None and builder is not None:
+                self.order_rebuild(lambda config: config, partial(cut_store, store.config, store.files, end))
+                await trio.sleep_forever()
+            await trio.sleep(SETTLE_INTERVAL_S)
 
     def _keep_running(self, nursery: trio.Nursery, name: str, work: Callable[[], Awaitable[None]]) -> None:
         nursery.start_soon(self.tasks.keep_running, name, work)
@@ -545,6 +562,7 @@ class BrokerService:
             self.broker.pop.state.reviver.commit_offsets()
         await self.broker.offsets.save_changes()
         await self.broker.delay_service.save_changes()
+        await self.broker.replication.takeover.save_changes()
         await self.broker.pop.state.ordered_pops.save_changes()
 
     @property
@@ -632,6 +650,7 @@ class BrokerService:
             for table in (
                 *self._settings,
                 broker.delay_service,
+                broker.replication.takeover,
                 broker.consumer_filters,
                 broker.offsets,
                 broker.pop.state.ordered_pops,

@@ -1,17 +1,39 @@
 """The parts of replication that a broker has, by its role."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Protocol
 
+from codec.command import Command
 from codec.constants import MASTER_ID
+from gateway.broker.delayed.timer_takeover import TakeoverState
+from gateway.broker.replication.follower import Dial, Follower
 from gateway.broker.replication.ha_server import HaServer
 from gateway.broker.replication.in_sync import InSyncRule
+from gateway.broker.replication.master_lookup import MasterLookup
 from gateway.broker.replication.members import ReplicaGroup
+from gateway.broker.replication.table_sync import TableSync
 from gateway.config.replication import ReplicationSettings
+from remoting.client import open_client
+from remoting.transport import Opener, connect
 
-NO_CONNECTION: Final = "no connection to the master"
-"""The state of a follower whose master is away: it goes on by itself when the master comes back."""
+
+@dataclass(frozen=True, slots=True)
+class PeerLinks:
+    """Ways from a slave to its master: to the HA port, and to the port for requests, which ``sign`` signs."""
+
+    open_transport: Opener = connect
+    dial: Dial = open_client
+    sign: Callable[[Command], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SlaveParts:
+    """What a slave has besides: where its master is, and the tasks that copy its log and its tables."""
+
+    lookup: MasterLookup
+    follower: Follower
+    table_sync: TableSync
 
 
 class MasterFollower(Protocol):
@@ -36,20 +58,25 @@ class MasterFollower(Protocol):
 @dataclass(slots=True)
 class Replication:
     """``server`` serves slaves, or refuses them at a slave. ``group`` has the registered brokers of this name.
+    ``takeover`` says whether the store was a slave's before.
 
-    ``in_sync`` is None unless the broker is a SYNC_MASTER, ``follower`` unless it is a slave. ``master_address`` is
-    where the master of a slave answers requests, "" while unknown.
+    ``in_sync`` is None unless the broker is a SYNC_MASTER, ``slave`` and its ``follower`` unless it is a slave.
+    ``master_address`` is where the master of a slave answers requests, "" while unknown.
     """
 
     server: HaServer
     group: ReplicaGroup
+    takeover: TakeoverState
     in_sync: InSyncRule | None = None
+    slave: SlaveParts | None = None
     follower: MasterFollower | None = None
     master_address: str = ""
 
     def note_master(self, ha_address: str | None, address: str | None) -> None:
         """Take over the addresses that a namesrv's answer has; those that it lacks stay."""
         self.master_address = address or self.master_address
+        if self.slave is not None:
+            self.slave.lookup.note_registration(ha_address, address)
 
     def note_members(self, addresses: Mapping[int, str]) -> None:
         """Take over the addresses of all brokers of this name that are registered, by broker id."""

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from codec.hosts import format_host
-from gateway.broker.replication.parts import NO_CONNECTION, MasterFollower, Replication
+from gateway.broker.replication.follower import NO_CONNECTION
+from gateway.broker.replication.parts import MasterFollower, Replication
 from gateway.broker.replication.replica import Replica
 from gateway.config.replication import ReplicationSettings, Role
 from storage.commit_log import CommitLog

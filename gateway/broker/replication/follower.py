@@ -1,0 +1,430 @@
+"""Follows a master: copies its commit log over the HA port, acknowledges it, and builds the queues after that.
+
+Theory of operation
+-------------------
+**Problem.** The HA protocol checks nothing. A master sends bytes from any offset that it is asked for, and stays silent
+for ever at an offset that it does not have. An official slave therefore merges its log with one that differs, and skips
+what its master has deleted, without a word. This slave appends a byte only after it knows that everything before that
+byte is the same on both sides.
+
+**Invariant.** The slave's log is a part of its master's, byte for byte and at the same physical offsets. An
+acknowledgement names the end of whole messages that are in the mapped files, so they survive the end of the process.
+
+**Steps**, for each connection (`LogCopy` decides, `Follower` waits and moves bytes):
+
+1. Ask the port that answers requests for the ends of the master's log (code 28). If it begins after the end of the own
+   log, the master has deleted what comes next, and the slave stops (`CannotFollow`).
+2. Report an offset. That of an empty log is the master's beginning, so that it receives everything. That of another
+   log is the start of its last messages.
+3. Compare what comes with the last messages. From the first one that differs, or that the master does not have
+   (`Diverged`), the log is to be cut. If even the first one differs, the next connection compares more of them
+   (`NothingEqual`). A log that has nothing in common with the master's is cut only if it is short: it may be the only
+   copy of what a master has lost with its disk.
+4. Append what follows, and acknowledge after each read of the socket. Another task builds the queues, in slices of
+   `DISPATCH_MESSAGES`, so that no acknowledgement waits for that.
+
+A report of 0 means "from your last file" to an official master. So offset 0 is asked for as 1, and the byte before it
+is supplied here: a log begins with the size of a message below 16 MiB, whose first byte is 0.
+
+A crash at any step leaves whole messages, perhaps without queue entries, which recovery builds. The next connection
+compares again.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import trio
+
+from codec.command import Command
+from codec.java_numbers import parse_integer_or
+from gateway.broker.replication.ha_wire import FrameReader, HaWireError, encode_report
+from gateway.broker.replication.master_lookup import Master, MasterLookup
+from remoting.connection import Connection
+from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
+from remoting.requests.admin import GetBrokerRuntimeInfo
+from remoting.transport import Opener, Transport
+from storage.errors import FlushFailed, StoreError, StoreFull
+from storage.replica_log import (
+    COMPARED_BYTES,
+    BadReplicaData,
+    Diverged,
+    LogComparison,
+    ReplicaGap,
+    ReplicaLog,
+)
+from storage.store import MessageStore
+
+log = logging.getLogger(__name__)
+
+READ_BYTES: Final = 256 * 1024
+"""Largest number of bytes taken from the socket at once; between two reads other tasks get their turn."""
+DISPATCH_MESSAGES: Final = 200
+"""Messages whose queue entries are built before other tasks get their turn: about a millisecond."""
+CONNECT_TIMEOUT_S: Final = 5.0
+MIN_PAUSE_S: Final = 1.0
+MAX_PAUSE_S: Final = 5.0
+"""Shortest and longest pause before the next connection. An official slave always pauses for 5 s."""
+MAX_DISCARDED_BYTES: Final = COMPARED_BYTES
+"""Largest log that is cut as a whole, when it has nothing in common with the master's."""
+MORE_COMPARED: Final = 16
+"""Factor by which the next connection compares more messages."""
+NO_CONNECTION: Final = "no connection to the master"
+"""The state of a follower whose master is away: it goes on by itself when the master comes back."""
+ZERO_BYTE: Final = memoryview(b"\0")
+
+Dial = Callable[[str, int], AbstractAsyncContextManager[Connection]]
+FAILURES: Final = (OSError, RemotingClosed, RemotingTimeout, RequestError, trio.TooSlowError)
+
+
+class LogRange(NamedTuple):
+    """The ends of a master's log, as physical offsets: the first byte, and one past the last."""
+
+    begin: int
+    end: int
+
+
+class CannotFollow(Exception):
+    """The logs do not fit together, and an operator has to decide. The text says what to do."""
+
+
+class NothingEqual(Exception):
+    """All messages that were compared differ, and there are earlier ones."""
+
+
+class SilentMaster(Exception):
+    """The connection is open, but the master has sent nothing for too long."""
+
+
+class LogCopy:
+    """The copy of one connection: where it begins, what it compares, what it appends.
+
+    ``master`` has the ends of the master's log, None if its other port is unknown. About ``compared_bytes`` of the log
+    are compared. ``next_offset`` is that of the next byte from the master.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        replica_log: ReplicaLog,
+        master: LogRange | None,
+        compared_bytes: int = COMPARED_BYTES,
+    ) -> None:
+        self._store = store
+        self._log = replica_log
+        self._log.drop_tail()
+        self._master = master
+        self._comparison: LogComparison | None = None
+        self.next_offset = self.first_report = self._choose_start(compared_bytes)
+        self._compared_from = self.next_offset
+        if self.next_offset == 0 and (master is None or master.end > 0):
+            self.first_report = 1
+            self.receive(0, ZERO_BYTE)
+
+    def _choose_start(self, compared_bytes: int) -> int:
+        """Return the offset to copy from. Raises CannotFollow, and what `ReplicaLog.begin_at` does."""
+        master, begin, end = self._master, self._store.min_physical_offset, self._store.max_physical_offset
+        if begin == end:
+            if master is None:
+                raise CannotFollow(
+                    "the beginning of the master's log is unknown, because the port that answers its requests is. Wait "
+                    "until the master is registered with the namesrv"
+                )
+            if begin != master.begin:
+                self._log.begin_at(master.begin)
+            return master.begin
+        if master is None:
+            self._comparison = self._log.comparison(compared_bytes)
+            return self._comparison.start
+        if end < master.begin:
+            raise CannotFollow(
+                f"the master's log begins at {master.begin}, and this one ends at {end}: the master has deleted the "
+                "messages between. Stop this broker, move its store away and start it: it then copies the whole log"
+            )
+        if master.end <= begin:
+            raise CannotFollow(
+                f"the master's log ends at {master.end}, and this one begins at {begin}: no message is in both. If "
+                "this broker is to follow that master, stop it, move its store away and start it"
+            )
+        comparison = self._log.comparison(compared_bytes + max(0, end - master.end))
+        comparison.position = max(comparison.start, master.begin)
+        self._comparison = comparison
+        return comparison.position
+
+    @property
+    def is_comparing(self) -> bool:
+        """True until the last messages are known to be the master's."""
+        return self._comparison is not None
+
+    @property
+    def acknowledged(self) -> int:
+        """The end of the messages that are stored and known to be the master's, for the next report."""
+        return self.first_report if self.is_comparing else self._store.max_physical_offset
+
+    def receive(self, offset: int, data: memoryview) -> None:
+        """Compare or append bytes of the master; no bytes are a heartbeat.
+
+        Raises ReplicaGap, Diverged, NothingEqual, CannotFollow, BadReplicaData, StoreFull.
+        """
+        if offset != self.next_offset:
+            raise ReplicaGap(self.next_offset, offset)
+        self.next_offset += len(data)
+        if self._comparison is not None:
+            compared = self._compare(self._comparison, offset, data)
+            if not self._comparison.done:
+                return
+            self._comparison = None
+            offset, data = offset + compared, data[compared:]
+        if data:
+            self._log.receive(offset, data)
+
+    def _compare(self, comparison: LogComparison, offset: int, data: memoryview) -> int:
+        """Compare bytes; return their number. Raises Diverged only if a message before that one is equal."""
+        try:
+            compared = comparison.compare(offset, data)
+            if self._master is not None and self.next_offset >= self._master.end:
+                comparison.master_ended()
+        except Diverged as error:
+            if error.physical_offset > self._compared_from:
+                raise
+            begin, end = self._store.min_physical_offset, self._store.max_physical_offset
+            first_common = max(begin, self._master.begin if self._master is not None else 0)
+            if self._compared_from > first_common:
+                raise NothingEqual from error
+            if end - begin <= MAX_DISCARDED_BYTES:
+                raise
+            raise CannotFollow(
+                f"no message of this log ({begin} to {end}) is the master's. If this broker is to follow that master, "
+                "stop it, move its store away and start it"
+            ) from error
+        return compared
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerTimes:
+    """Times of the HA connection in seconds: between two reports, and of the longest silence of the master."""
+
+    heartbeat_s: float = 5.0
+    silence_s: float = 20.0
+
+
+class Follower:
+    """Keeps a slave's log a copy of its master's, as long as `run` runs.
+
+    ``state`` and ``reason`` say in words how that goes. ``queues_grew`` is called with queues that got messages.
+    ``diverged`` is set when the log has to be cut at the physical offset ``cut_at``: nothing is copied until the
+    service has closed the store, cut it, and built the broker again.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        lookup: MasterLookup,
+        open_transport: Opener,
+        dial: Dial,
+        queues_grew: Callable[[Iterable[tuple[str, int]]], None],
+        sign: Callable[[Command], None] | None = None,
+        times: FollowerTimes = FollowerTimes(),
+    ) -> None:
+        self._store = store
+        self._log = ReplicaLog(store)
+        self.lookup = lookup
+        self._open_transport = open_transport
+        self._dial = dial
+        self._queues_grew = queues_grew
+        self._sign = sign
+        self._times = times
+        self._arrived = trio.Event()
+        self._logged = ""
+        self._compared_bytes = COMPARED_BYTES
+        self._master_end = -1
+        self.state = "looking for the master"
+        self.reason = ""
+        self.connected_since: float | None = None
+        self.diverged = trio.Event()
+        self.cut_at: int | None = None
+
+    @property
+    def master_address(self) -> str:
+        """The HA address of the master, "" while it is unknown."""
+        master = self.lookup.master
+        return "" if master is None else "{}:{}".format(*master.ha_address)
+
+    @property
+    def is_copying(self) -> bool:
+        """True while the connection stands, and everything so far is known to be the master's."""
+        return self.state == "copying"
+
+    @property
+    def lag_bytes(self) -> int:
+        """Bytes of the master's log that are known to be missing here; -1 while its end is unknown."""
+        return -1 if self._master_end < 0 else max(0, self._master_end - self._store.max_physical_offset)
+
+    def note_master_end(self, end: int) -> None:
+        """Take over a newer end of the master's log, for ``lag_bytes``."""
+        self._master_end = max(self._master_end, end)
+
+    async def run(self) -> None:
+        """Follow the master of the moment until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._build_queues)
+            await self._keep_following()
+
+    async def _keep_following(self) -> None:
+        pause_s = MIN_PAUSE_S
+        while True:
+            if self.lookup.master is None:
+                self.state, self.reason = "looking for the master", ""
+            master = await self.lookup.wait_for_master()
+            changed = self.lookup.changed
+            before = self._store.max_physical_offset
+            await self._follow_until_trouble(master, changed)
+            self.connected_since = None
+            progressed = self._store.max_physical_offset > before
+            pause_s = MIN_PAUSE_S if progressed else min(2 * pause_s, MAX_PAUSE_S)
+            with trio.move_on_after(pause_s):
+                await changed.wait()
+
+    async def _follow_until_trouble(self, master: Master, changed: trio.Event) -> None:
+        """Follow one master over one connection; return when it ends, for whatever reason, or the master changes."""
+        trouble: Exception | None = None
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_cancel_after, changed, nursery.cancel_scope)
+                await self._follow(master)
+        except* (StoreError, HaWireError, CannotFollow, NothingEqual, SilentMaster, *FAILURES) as group:
+            trouble = _first_leaf(group)
+        match trouble:
+            case None:
+                return
+            case Diverged():
+                await self._stop_copying(trouble.physical_offset, changed)
+            case NothingEqual():
+                self._compared_bytes *= MORE_COMPARED
+            case CannotFollow():
+                self._note_trouble("cannot follow the master", trouble)
+            case HaWireError() | ReplicaGap() | BadReplicaData():
+                self._note_trouble("the master sent what cannot be appended", trouble)
+            case StoreFull():
+                self._note_trouble("no room for the master's messages", trouble)
+            case StoreError():
+                self._note_trouble("the store cannot follow the master", trouble)
+            case _:
+                self._note_trouble(NO_CONNECTION, trouble)
+
+    def _note_trouble(self, state: str, error: BaseException) -> None:
+        """Show why nothing is copied, and log it once until something else happens."""
+        self.state, self.reason = state, str(error) or type(error).__name__
+        if state != self._logged:
+            log.warning(state, extra={"master": self.master_address, "reason": self.reason})
+            self._logged = state
+
+    async def _stop_copying(self, end: int, changed: trio.Event) -> None:
+        """Have the service cut the log at an offset, and wait until it does, or another master is to be followed."""
+        self.state = "this log differs from the master's"
+        self.reason = f"from physical offset {end} on"
+        lost = self._store.max_physical_offset - end
+        extra = {"master": self.master_address, "physical_offset": end, "bytes": lost}
+        log.error("this log differs from the master's", extra=extra)
+        self.cut_at = end
+        self.diverged.set()
+        await changed.wait()
+        self.cut_at, self.diverged = None, trio.Event()
+
+    # -- one connection ------------------------------------------------------------------------------------
+
+    async def _follow(self, master: Master) -> None:
+        log_range = await self._ask_log_range(master)
+        copy = LogCopy(self._store, self._log, log_range, self._compared_bytes)
+        with trio.fail_after(CONNECT_TIMEOUT_S):
+            transport = await self._open_transport(*master.ha_address)
+        try:
+            await self._copy(transport, copy)
+        finally:
+            transport.close()
+
+    async def _ask_log_range(self, master: Master) -> LogRange | None:
+        """Return the ends of the master's log; None if its other port is unknown."""
+        if master.address is None:
+            return None
+        with trio.fail_after(CONNECT_TIMEOUT_S):
+            async with self._dial(*master.address) as connection:
+                table = (await connection.ask(GetBrokerRuntimeInfo(), sign=self._sign)).data.table
+        begin = parse_integer_or(table.get("commitLogMinOffset", ""), -1)
+        end = parse_integer_or(table.get("commitLogMaxOffset", ""), -1)
+        if not 0 <= begin <= end:
+            raise CannotFollow(f"the master's log begins at {begin} and ends at {end}, which cannot be")
+        self._master_end = end
+        return LogRange(begin, end)
+
+    async def _copy(self, transport: Transport, copy: LogCopy) -> None:
+        """Receive, compare, append and acknowledge until the connection ends; raises the reason."""
+        times, reader = self._times, FrameReader()
+        reported = copy.first_report
+        await transport.send_all(encode_report(reported))
+        heard_at = reported_at = self.connected_since = trio.current_time()
+        while True:
+            data = None
+            with trio.move_on_at(min(heard_at + times.silence_s, reported_at + times.heartbeat_s)):
+                data = await transport.receive(READ_BYTES)
+            now = trio.current_time()
+            if data:
+                heard_at = now
+                for offset, part in reader.feed(data):
+                    copy.receive(offset, part)
+                self._note_received(copy)
+            elif data is not None:
+                raise RemotingClosed("the master closed the connection")
+            elif now >= heard_at + times.silence_s:
+                raise SilentMaster(f"the master sent nothing for {times.silence_s:g} s")
+            acknowledged = copy.acknowledged
+            if acknowledged != reported or now >= reported_at + times.heartbeat_s:
+                await transport.send_all(encode_report(acknowledged))
+                reported, reported_at = acknowledged, now
+
+    def _note_received(self, copy: LogCopy) -> None:
+        if copy.is_comparing:
+            self.state, self.reason = "comparing", ""
+            return
+        if self.state != "copying":
+            self.state, self.reason, self._logged = "copying", "", ""
+            self._compared_bytes = COMPARED_BYTES
+            log.info("follows its master", extra={"master": self.master_address, "offset": copy.next_offset})
+        self.note_master_end(copy.next_offset)
+        self._arrived.set()
+
+    # -- queues --------------------------------------------------------------------------------------------
+
+    async def _build_queues(self) -> None:
+        """Build the queue entries of copied messages, in slices between which other tasks run."""
+        while True:
+            self._arrived = trio.Event()
+            try:
+                while self._log.undispatched_bytes:
+                    grown = self._log.dispatch(DISPATCH_MESSAGES)
+                    if grown:
+                        self._queues_grew(grown)
+                    await trio.lowlevel.checkpoint()
+            except FlushFailed:
+                raise
+            except StoreFull as error:
+                self._note_trouble("no room for the queues of copied messages", error)
+                await trio.sleep(MIN_PAUSE_S)
+            else:
+                await self._arrived.wait()
+
+
+async def _cancel_after(event: trio.Event, scope: trio.CancelScope) -> None:
+    await event.wait()
+    scope.cancel()
+
+
+def _first_leaf(group: BaseExceptionGroup[Exception]) -> Exception:
+    """Return the first exception of a group, which may hold groups itself."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, Exception)
+    return error
