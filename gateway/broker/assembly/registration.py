@@ -361,13 +361,19 @@ class Registrar:
         )
 
     async def find_route(self, topic: str) -> TopicRouteData | None:
-        """Return the route of a topic from the first namesrv that answers; None when it does not know the topic."""
+        """Return the route of a topic from the first namesrv that answers; None when it does not know the topic.
+
+        One that did not answer last time is asked after the others: each request would wait for it.
+        """
         if self._local is not None:
             return self._local.topic_route(topic, "127.0.0.1")
-        for namesrv in self._connections:
+        for namesrv in sorted(self._connections, key=lambda namesrv: namesrv.failed_route_query):
             try:
-                return await namesrv.query_route(topic)
+                route = await namesrv.query_route(topic)
+                namesrv.failed_route_query = False
+                return route
             except FAILURES as problem:
+                namesrv.failed_route_query = not isinstance(problem, RequestError)
                 if isinstance(problem, RequestError) and problem.code == ResponseCode.TOPIC_NOT_EXIST:
                     return None
                 log.debug("route query failed", extra={"topic": topic, "reason": str(problem)})
@@ -478,6 +484,8 @@ class NamesrvConnection:
         self._name_is_ours = name == SUPERVISOR
         self._scope = trio.CancelScope()
         self.changed = trio.Event()
+        self.failed_route_query = False
+        """True if this namesrv did not answer when it was last asked for a route."""
         self.name_taken = ""
         """Why the broker must not be registered as master: another one is, as this namesrv says; "" if none is."""
 

@@ -82,6 +82,7 @@ class Cluster:
         timeout_s: float = 3.0,
     ) -> None:
         self.namesrvs = tuple(namesrvs)
+        self._silent_namesrvs: set[str] = set()
         self.brokers: dict[str, dict[int, str]] = {}
         self._opener = opener
         self._sign = sign
@@ -127,16 +128,22 @@ class Cluster:
         return (await self.ask_namesrv(GetRouteInfoByTopic(topic=topic))).data
 
     async def ask_namesrv(self, request: Request[Reply], timeout_s: float | None = None) -> Reply:
-        """Ask the first namesrv that answers. Raises the error of the last one."""
+        """Ask the first namesrv that answers. Raises the error of the last one.
+
+        One that does not answer is the last to be asked from then on: it would cost each request the whole time limit.
+        """
         problem: Exception = OSError("no namesrv is configured")
-        for address in self.namesrvs:
+        for address in sorted(self.namesrvs, key=lambda namesrv: namesrv in self._silent_namesrvs):
             try:
-                return await self.ask_address(address, request, timeout_s)
+                reply = await self.ask_address(address, request, timeout_s)
+                self._silent_namesrvs.discard(address)
+                return reply
             # An answer, though a refusal: the other namesrvs would say the same.
             except RequestError:
                 raise
             except (OSError, RemotingTimeout, RemotingClosed) as error:
                 problem = error
+                self._silent_namesrvs.add(address)
         raise problem
 
     async def ask_broker(self, broker: str, request: Request[Reply], timeout_s: float | None = None) -> Reply:

@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import math
 import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
@@ -29,6 +30,8 @@ MAX_CONCURRENT_DIALS: Final = 64
 other clients notice less of them."""
 MAX_DIAL_WAITS: Final = 4
 """Time that a client may wait for its turn and its connection, in units of `connect_s`."""
+FAILED_S: Final = 30.0
+"""Time for which an address that could not be dialled is tried after the others."""
 QUIET_S: Final = 0.1
 """Time without an answer after which a stopping listener expects no more of them."""
 _connection_numbers = itertools.count(1)
@@ -94,6 +97,7 @@ class ClientListener:
         self.unfinished_bytes = 0
         self._accepting = trio.CancelScope()
         self._is_upstream_reachable = True
+        self._failed_s: dict[str, float] = {}
 
     @property
     def session_count(self) -> int:
@@ -163,17 +167,26 @@ class ClientListener:
         with trio.move_on_after(MAX_DIAL_WAITS * self.context.settings.connect_s):
             # The limit is for the whole sequence of addresses, not for each attempt.
             async with self._dialing:
-                for address in self.addresses:
+                for address in self._addresses_in_turn():
                     try:
                         transport = await self._dial(address)
                     except OSError as error:
                         problem = str(error) or type(error).__name__
+                        self._failed_s[address] = trio.current_time()
                     else:
                         self._report_upstream_reachable(True)
                         return transport
         self.context.counters.unreachable += 1
         self._report_upstream_reachable(False, problem)
         return None
+
+    def _addresses_in_turn(self) -> list[str]:
+        """Return the addresses in their order, those that failed lately last.
+
+        A namesrv that is silent would cost each new client the whole time limit.
+        """
+        since_s = trio.current_time() - FAILED_S
+        return sorted(self.addresses, key=lambda address: self._failed_s.get(address, -math.inf) > since_s)
 
     def _report_upstream_reachable(self, reachable: bool, reason: str = "") -> None:
         """Log when the upstream becomes unreachable, and when it is reachable again."""

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import trio
@@ -9,8 +10,9 @@ from gateway.broker.assembly import registration
 from gateway.broker.processors.live_config import apply_broker_config
 from gateway.namesrv.registration import queue_data
 from gateway.tests.cluster import NAMESRV, Producer, bodies, message, pull, settle, simulated
+from remoting.bodies.routes import TopicRouteData
 from remoting.bodies.topics import TopicConfig
-from remoting.errors import RequestError
+from remoting.errors import RemotingTimeout, RequestError
 from remoting.requests.namesrv import (
     DeleteTopicInNamesrv,
     GetBrokerClusterInfo,
@@ -661,3 +663,30 @@ async def test_a_former_master_that_comes_back_stores_nothing(cluster):
     await trio.sleep(5)
     await client.ask(message())
     assert not back.service.tasks.failing
+
+
+def test_a_silent_namesrv_delays_one_route_query_only():
+    asked = []
+
+    class Asked:
+        failed_route_query = False
+
+        def __init__(self, name, answer):
+            self.name, self.answer = name, answer
+
+        async def query_route(self, topic):
+            asked.append(self.name)
+            if isinstance(self.answer, Exception):
+                raise self.answer
+            return self.answer
+
+    silent, good = Asked("silent", RemotingTimeout("no answer")), Asked("good", TopicRouteData())
+    registrar = SimpleNamespace(_local=None, _connections=[silent, good])
+    for _ in range(3):
+        assert trio.run(registration.Registrar.find_route, registrar, "t") is good.answer
+    assert asked == ["silent", "good", "good", "good"]
+    good.answer, silent.answer = RemotingTimeout("no answer"), TopicRouteData()
+    asked.clear()
+    for _ in range(2):
+        assert trio.run(registration.Registrar.find_route, registrar, "t") is silent.answer
+    assert asked == ["good", "silent", "silent"]

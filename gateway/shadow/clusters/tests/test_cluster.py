@@ -83,6 +83,25 @@ def test_next_namesrv_is_asked_when_one_is_gone():
     trio.run(with_cluster, test)
 
 
+def test_a_silent_namesrv_costs_its_time_once():
+    """It cost each request its whole time limit."""
+
+    async def test(cluster, served):
+        silent = FakeNamesrv(cluster._nursery)
+        silent.silent = True
+        cluster.namesrvs = (silent.address, served.address)
+        for _ in range(5):
+            await cluster.ask_namesrv(GetBrokerClusterInfo(), timeout_s=0.1)
+        assert (len(silent.peers), len(served.peers)) == (1, 5)
+        silent.silent = False
+        served.silent = True
+        for _ in range(3):
+            await cluster.ask_namesrv(GetBrokerClusterInfo(), timeout_s=0.1)
+        assert (len(silent.peers), len(served.peers)) == (4, 6), "it is asked again when the others fail"
+
+    trio.run(with_cluster, test)
+
+
 def test_timeouts_and_refusals_are_raised():
     async def test(cluster, served):
         with pytest.raises(RequestError):

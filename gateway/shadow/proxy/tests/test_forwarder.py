@@ -246,6 +246,31 @@ def test_another_namesrv_answers_for_one_that_is_down(reactor):
     trio.run(main)
 
 
+def test_a_silent_namesrv_delays_one_client_only(reactor):
+    async def main():
+        async with trio.open_nursery() as nursery:
+            primary = FakePrimary(nursery)
+            primary.brokers = {"a": [primary.broker(1).address]}
+            async with running(primary, reactor, ["127.0.0.1:1", primary.namesrv.address]) as forwarder:
+                dials = Counter()
+                listener = next(each for each in forwarder.listeners if each.addresses[0] == "127.0.0.1:1")
+                dial = listener._dial
+
+                async def dial_counted(address):
+                    dials[address] += 1
+                    if address == "127.0.0.1:1":
+                        raise OSError("no answer in time")
+                    return await dial(address)
+
+                listener._dial = dial_counted
+                for _ in range(5):
+                    assert list(await fetch_route(forwarder)) == ["a"]
+                assert dials == {"127.0.0.1:1": 1, primary.namesrv.address: 5}
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+
+
 def test_the_gateway_starts_before_its_primary(reactor):
     async def main():
         async with trio.open_nursery() as nursery:
