@@ -27,7 +27,7 @@ from compat_tests.clients.command_driver import CommandDriver, StockClientError
 from compat_tests.clients.driver import JavaClientError, JavaDriver
 from compat_tests.clients.grpc_api import StockGrpcClient
 from compat_tests.clients.grpc_drivers import start_go_driver, start_python_driver
-from compat_tests.clients.typed import topic_request
+from compat_tests.clients.typed import create_group, topic_request
 from compat_tests.endpoints.official import OfficialEndpoint
 from compat_tests.endpoints.ports import find_ports
 from compat_tests.endpoints.proxy import OfficialProxy
@@ -44,6 +44,14 @@ SERVERS = ("ours", "official")
 OTHER_CLIENTS = ("python", "go")
 MODES = ("disabled", "permissive", "enforcing")
 TOPIC, GROUP, USER, STRANGER = "grpc-orders", "grpc-group", "grpc-clerk", "grpc-stranger"
+PUBLISHER, SUBSCRIBER = "grpc-publisher", "grpc-subscriber"
+TYPED = {
+    "NORMAL": "grpc-least",
+    "FIFO": "grpc-least-fifo",
+    "TRANSACTION": "grpc-least-half",
+    "DELAY": "grpc-least-late",
+}
+"""A topic for each type of message, of which one user has Pub and another one Sub."""
 UNAUTHORIZED = 40100
 PROXY_SETTINGS = {
     **SETTINGS,
@@ -96,6 +104,14 @@ def fronts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Front
                     root, USER, (f"Topic:{TOPIC}", "Pub,Sub", "Allow"), (f"Group:{GROUP}", "Sub", "Allow")
                 )
                 add_user(root, STRANGER, ("Topic:other", "Pub,Sub", "Allow"))
+                for message_type, topic in TYPED.items():
+                    root.ask(topic_request(topic, 2, attributes=f"+message.type={message_type}"))
+                for group in ("least-simple", "least-push", "least-ordered"):
+                    create_group(root, group, consume_message_orderly=group == "least-ordered")
+                add_user(root, PUBLISHER, ("Topic:grpc-least*", "Pub", "Allow"))
+                add_user(
+                    root, SUBSCRIBER, ("Topic:grpc-least*", "Sub", "Allow"), ("Group:least-*", "Sub", "Allow")
+                )
         yield found
 
 
@@ -168,6 +184,89 @@ def test_wrong_keys_of_other_clients(
     words = "CODE: UNAUTHORIZED" if kind == "go" else f"failed to fetch topic:{TOPIC} route"
     with pytest.raises(StockClientError, match=words), client.producer(TOPIC, attempts=1) as producer:
         producer.send({"topic": TOPIC, "body": "x"})
+
+
+# -- least rights -----------------------------------------------------------------------------------------------
+
+
+def acting_as(driver: JavaDriver | CommandDriver, front: Front, user: str) -> StockGrpcClient:
+    return StockGrpcClient(driver, "").acting_as(front.address, Credentials(user, secret_of(user)))
+
+
+@pytest.mark.parametrize("group", ["least-simple", "least-push"])
+def test_a_producer_with_pub_and_a_consumer_with_sub(driver: JavaDriver, front: Front, group: str) -> None:
+    topic = TYPED["NORMAL"]
+    consumer = acting_as(driver, front, SUBSCRIBER)
+    with acting_as(driver, front, PUBLISHER).producer(topic) as producer:
+        (receipt,) = producer.send({"topic": topic, "body": group, "tag": group})
+    if group == "least-push":
+        with consumer.push(group, topic, tags=group, failures=1) as push:
+            # The failed delivery comes again by the group's retry topic, which belongs to the group.
+            assert [each["id"] for each in push.received(2, 60)] == [receipt["id"]] * 2
+        return
+    with consumer.simple(group, topic, tags=group) as simple:
+        (message,) = eventually(simple.receive, 30)
+        simple.change_invisible(message, 1)
+        (again,) = eventually(simple.receive, 30)
+        simple.ack(again)
+    assert (message["id"], again["id"]) == (receipt["id"], receipt["id"])
+
+
+def test_an_ordered_consumer_with_sub(driver: JavaDriver, front: Front) -> None:
+    topic = TYPED["FIFO"]
+    with acting_as(driver, front, PUBLISHER).producer(topic) as producer:
+        for number in range(5):
+            producer.send({"topic": topic, "body": str(number), "group": "one"})
+    with acting_as(driver, front, SUBSCRIBER).push("least-ordered", topic) as push:
+        assert [each["body"] for each in push.received(5, 60)] == list("01234")
+
+
+def test_transactions_and_delays_with_pub(driver: JavaDriver, front: Front) -> None:
+    half, late = TYPED["TRANSACTION"], TYPED["DELAY"]
+    publisher, subscriber = acting_as(driver, front, PUBLISHER), acting_as(driver, front, SUBSCRIBER)
+    with publisher.producer(half, transactions=True) as producer:
+        for end in ("commit", "rollback"):
+            producer.send_half({"topic": half, "body": end}, end)
+        producer.send_half({"topic": half, "body": "checked", "properties": {"check": "COMMIT"}})
+        with subscriber.simple("least-simple", half) as simple:
+            bodies: set[str] = set()
+
+            def receive_rest() -> bool:
+                bodies.update(each["body"] for each in simple.receive())
+                return bodies == {"commit", "checked"}
+
+            eventually(receive_rest, 120)
+    with publisher.producer(late) as producer:
+        producer.send({"topic": late, "body": "late", "delay_ms": 1000})
+        with subscriber.simple("least-simple", late) as simple:
+            assert [each["body"] for each in eventually(simple.receive, 60)] == ["late"]
+
+
+@pytest.mark.parametrize("kind", OTHER_CLIENTS)
+def test_other_clients_with_least_rights(
+    others: Mapping[str, CommandDriver], front: Front, kind: str
+) -> None:
+    topic = TYPED["NORMAL"]
+    with acting_as(others[kind], front, PUBLISHER).producer(topic) as producer:
+        (receipt,) = producer.send({"topic": topic, "body": kind, "tag": kind})
+    with acting_as(others[kind], front, SUBSCRIBER).simple("least-simple", topic, tags=kind) as simple:
+        (message,) = eventually(simple.receive, 30)
+        simple.ack(message)
+    assert message["id"] == receipt["id"]
+
+
+def test_neither_has_the_right_of_the_other(driver: JavaDriver, front: Front) -> None:
+    """The client reports the refusal of its settings or, behind the official Proxy at times, only that it failed."""
+    topic = TYPED["NORMAL"]
+    refused = refusal(acting_as(driver, front, SUBSCRIBER), topic)
+    assert refused.code == UNAUTHORIZED or (
+        not isinstance(front.server, Gateway) and "has FAILED" in refused.message
+    )
+    with (
+        pytest.raises(JavaClientError, match="has FAILED"),
+        acting_as(driver, front, PUBLISHER).simple("least-simple", topic),
+    ):
+        pass
 
 
 # -- TLS --------------------------------------------------------------------------------------------------------
