@@ -2,6 +2,7 @@
 
     python scripts/run_tests.py                    # list the runs, and what each one needs
     python scripts/run_tests.py all                # everything that `make test` runs, four at a time
+    python scripts/run_tests.py release            # what is run before a release, besides
     python scripts/run_tests.py unit lint          # chosen runs
     python scripts/run_tests.py compat-ours -- -k pull    # further arguments go to pytest
 
@@ -24,7 +25,7 @@ import time
 import tomllib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -46,8 +47,14 @@ CHECK: Final = ("format", "lint", "types", "readability", "links", "unit")
 DEFAULT_JOBS: Final = 4
 INTERCHANGE: Final = "storage/tests/test_interchange.py"
 SPARK_CASES: Final = "spark/tests/cases"
+SPARK_OFFICIAL: Final = tuple(
+    f"spark/tests/cases/test_{name}.py"
+    for name in ("pull", "source", "source_clusters", "source_endpoint", "source_stream", "sink")
+)
+"""Cases of sources and sink, which meet the official server's answers. Pipelines meet only those of the sources."""
 SPARK_KILLS: Final = (f"{SPARK_CASES}/test_kills.py", f"{SPARK_CASES}/test_sink_kills.py")
 STOP_GRACE_S: Final = 20
+STOP_POLL_S: Final = 0.1
 REPEATED_LINES: Final = 60
 """Lines of a failed run's output that are printed once more at the end, where a reader of a long log looks first."""
 FUZZED_FRAMES: Final = 20_000
@@ -84,7 +91,11 @@ IMAGE_FILES: Final = ["wire", "protocol", "send", "pull", "namesrv", "java_send"
 
 @dataclass(frozen=True)
 class Run:
-    """One command of the matrix. ``retry`` is appended for a second try; empty means that there is none."""
+    """One command of the matrix. ``retry`` is the command of a second try; empty means that there is none.
+
+    Without ``in_all`` it is run before a release only: it asks the official server, which does not change, and its
+    answers are recorded or met by other runs.
+    """
 
     name: str
     text: str
@@ -96,12 +107,16 @@ class Run:
 
 @dataclass(frozen=True)
 class Result:
-    """The end of one run: ``attempts`` is 2 when it passed or failed at its second try; ``output`` is of the last."""
+    """The end of one run: ``attempts`` is 2 when it passed or failed at its second try; ``output`` is of the last.
+
+    ``processor_s`` is that of all attempts, with the processes that each one started and waited for.
+    """
 
     run: Run
     passed: bool
     attempts: int
     seconds: float
+    processor_s: float
     output: bytes
     failed_first: tuple[str, ...] = ()
     """Cases that failed at the first of two tries ("storage/tests/test_files.py::test_a[1]")."""
@@ -133,6 +148,24 @@ def describe_second_tries(results: Sequence["Result"], causes: dict[str, str]) -
     return lines
 
 
+def describe_results(results: Sequence["Result"]) -> list[str]:
+    """Return a line for each run: its outcome, its time, and its processor time; and one for all of them."""
+    lines = []
+    for result in results:
+        state = ("passed" if result.passed else "FAILED") + (
+            " at the second try" if result.attempts == 2 else ""
+        )
+        lines.append(_time_line(result.run.name, state, result.seconds, result.processor_s))
+    seconds, processor_s = (
+        sum(times) for times in zip(*((r.seconds, r.processor_s) for r in results), strict=True)
+    )
+    return [*lines, _time_line("all", "", seconds, processor_s)]
+
+
+def _time_line(name: str, state: str, seconds: float, processor_s: float) -> str:
+    return f"{name:18} {state:26} {seconds:7.0f} s {processor_s:7.0f} s of processor time"
+
+
 def _pytest(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "pytest", *arguments]
 
@@ -149,6 +182,10 @@ def _cases(name: str, text: str, endpoint: str, selection: Sequence[str], files:
         _pytest(*paths, *common, *selection),
         _pytest(*paths, *common, "--last-failed", "--last-failed-no-failures=none"),
     )
+
+
+def _before_release(run: Run) -> Run:
+    return replace(run, in_all=False)
 
 
 def _spark(name: str, text: str, endpoint: str, paths: Sequence[str]) -> Run:
@@ -258,11 +295,13 @@ def _runs() -> list[Run]:
         ),
         _cases("compat-ours", "conformance suite on our server", "ours", shared),
         _spark("spark-ours", "Spark's cases on our server (Java)", "ours", _without_kills()),
-        _cases(
-            "restarts-official",
-            "cases that stop or reconfigure the official server (Java, Maven)",
-            "official",
-            stopping,
+        _before_release(
+            _cases(
+                "restarts-official",
+                "cases that stop or reconfigure the official server (Java, Maven)",
+                "official",
+                stopping,
+            )
         ),
         _cases(
             "compat-shadow",
@@ -272,7 +311,17 @@ def _runs() -> list[Run]:
             SHADOW_FILES,
         ),
         _spark("spark-kills", "drivers, executors and brokers killed at random moments", "ours", SPARK_KILLS),
-        _spark("spark-official", "Spark's cases on the official server", "official", [SPARK_CASES]),
+        _spark(
+            "spark-official", "Spark's sources and sink on the official server", "official", SPARK_OFFICIAL
+        ),
+        _before_release(
+            _spark(
+                "spark-official-rest",
+                "Spark's other cases on the official server",
+                "official",
+                [SPARK_CASES, *(f"--ignore={path}" for path in SPARK_OFFICIAL)],
+            )
+        ),
         _cases("restarts-ours", "cases that stop or reconfigure our server", "ours", stopping),
         Run(
             "interchange",
@@ -305,17 +354,19 @@ class Matrix:
 
     def _run_one(self, run: Run) -> Result:
         started_s = time.monotonic()
-        (passed, output), attempts = self._execute(run, run.command), 1
+        (passed, output, processor_s), attempts = self._execute(run, run.command), 1
         failed_first: tuple[str, ...] = ()
         if not passed and run.retry and not self._stopped:
             failed_first = failed_cases(output)
-            (passed, output), attempts = self._execute(run, run.retry), 2
-        return Result(run, passed, attempts, time.monotonic() - started_s, output, failed_first)
+            (passed, output, second_s), attempts = self._execute(run, run.retry), 2
+            processor_s += second_s
+        seconds = time.monotonic() - started_s
+        return Result(run, passed, attempts, seconds, processor_s, output, failed_first)
 
-    def _execute(self, run: Run, command: Sequence[str]) -> tuple[bool, bytes]:
-        """Run one command to its end and print what it wrote; return whether it succeeded, and its output."""
+    def _execute(self, run: Run, command: Sequence[str]) -> tuple[bool, bytes, float]:
+        """Run one command to its end and print what it wrote; return if it succeeded, its output and processor time."""
         if self._stopped:
-            return False, b""
+            return False, b"", 0.0
         more = self._more if "pytest" in command else []
         environment = {**os.environ, **run.environment()}
         process = subprocess.Popen(
@@ -328,13 +379,18 @@ class Matrix:
             start_new_session=True,
         )
         self._processes.add(process)
-        output, _ = process.communicate()
+        assert process.stdout is not None
+        output = process.stdout.read()
+        # Not `Popen.wait`, which does not say how much processor time the process and its children took.
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
         self._processes.discard(process)
+        process.stdout.close()
         with self._printing:
             print(f"\n=== {run.name}: {' '.join([*command, *more])}", flush=True)
             sys.stdout.buffer.write(output)
             sys.stdout.flush()
-        return process.returncode == 0, output
+        return process.returncode == 0, output, usage.ru_utime + usage.ru_stime
 
     def _stop(self) -> None:
         """Interrupt every process group, so that tests stop the servers they started; kill what stays."""
@@ -342,29 +398,33 @@ class Matrix:
         for process in list(self._processes):
             os.killpg(process.pid, signal.SIGINT)
         deadline_s = time.monotonic() + STOP_GRACE_S
+        # The threads that started the processes wait for them.
+        while self._processes and time.monotonic() < deadline_s:
+            time.sleep(STOP_POLL_S)
         for process in list(self._processes):
-            try:
-                process.wait(max(0.0, deadline_s - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _list_runs(runs: Sequence[Run]) -> None:
     width = max(len(run.name) for run in runs)
     for run in runs:
-        print(f"{run.name:{width}}  {run.text}")
-    print(f"\nall: every run above. check, which needs no Spark: {', '.join(CHECK)}.")
+        print(f"{run.name:{width}}  {run.text}{'' if run.in_all else ' (before a release)'}")
+    left_out = ", ".join(run.name for run in runs if not run.in_all)
+    print(f"\nall: every run above but {left_out}, which are `release`: run them before a release.")
+    print(f"check, which needs no Spark: {', '.join(CHECK)}.")
 
 
 def _chosen(names: Sequence[str], runs: Sequence[Run], left_out: Sequence[str]) -> list[Run]:
     """Return the named runs in their order of start. Raises SystemExit for a name that is not a run."""
-    all_names = {run.name for run in runs}
-    selected = set(names)
-    if "check" in selected:
-        selected = selected - {"check"} | set(CHECK)
-    if "all" in selected:
-        selected = selected - {"all"} | all_names
-    unknown = (selected | set(left_out)) - all_names
+    groups = {
+        "check": set(CHECK),
+        "all": {run.name for run in runs if run.in_all},
+        "release": {run.name for run in runs if not run.in_all},
+    }
+    selected: set[str] = set()
+    for name in names:
+        selected |= groups.get(name, {name})
+    unknown = (selected | set(left_out)) - {run.name for run in runs}
     if unknown:
         sys.exit(f"unknown run: {', '.join(sorted(unknown))}; run without arguments to list them")
     return [run for run in runs if run.name in selected and run.name not in left_out]
@@ -375,7 +435,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description="Run the test matrix.", epilog="Arguments after -- go to pytest."
     )
-    parser.add_argument("names", nargs="*", metavar="RUN", help="runs, or all, or check; none lists them")
+    parser.add_argument(
+        "names", nargs="*", metavar="RUN", help="runs, or all, release or check; none lists them"
+    )
     parser.add_argument(
         "-j", "--jobs", type=int, default=DEFAULT_JOBS, help="runs at a time (default: %(default)s)"
     )
@@ -401,11 +463,7 @@ def main() -> int:
             sys.stdout.buffer.write(b"".join(result.output.splitlines(keepends=True)[-REPEATED_LINES:]))
             sys.stdout.flush()
     print("\n=== summary")
-    for result in results:
-        state = ("passed" if result.passed else "FAILED") + (
-            " at the second try" if result.attempts == 2 else ""
-        )
-        print(f"{result.run.name:18} {state:26} {result.seconds:7.0f} s")
+    print("\n".join(describe_results(results)))
     second_tries = describe_second_tries(results, read_causes())
     if second_tries:
         print("\n=== cases that needed their second try")

@@ -4,7 +4,19 @@ import sys
 import tomllib
 
 import pytest
-from run_tests import ROOT, Result, Run, _chosen, _runs, describe_second_tries, failed_cases, read_causes
+from run_tests import (
+    ROOT,
+    Matrix,
+    Result,
+    Run,
+    _chosen,
+    _list_runs,
+    _runs,
+    describe_results,
+    describe_second_tries,
+    failed_cases,
+    read_causes,
+)
 
 OUTPUT = b"""
 \x1b[31mFAILED\x1b[0m storage/tests/test_files.py::test_a[x - y] - AssertionError: assert 1 == 2
@@ -33,7 +45,7 @@ def test_failed_cases_are_read_from_the_short_summary() -> None:
 def test_the_summary_names_the_cases_that_passed_at_their_second_try(
     passed: bool, expected: list[str]
 ) -> None:
-    result = Result(Run("unit", "", [sys.executable]), passed, 2, 1.0, b"", ("a.py::test_b", "c.py"))
+    result = Result(Run("unit", "", [sys.executable]), passed, 2, 1.0, 2.0, b"", ("a.py::test_b", "c.py"))
     lines = describe_second_tries([result], {"a.py::": "a real clock"})
     assert [line.partition(": find it")[0] for line in lines] == expected
 
@@ -60,3 +72,62 @@ def test_check_needs_no_spark() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
     assert "spark" not in " ".join(extras["check"])
     assert "[check,spark" in extras["dev"][0]
+
+
+BURN = """
+import time
+while time.process_time() < {seconds}:
+    pass
+"""
+
+
+def test_the_summary_has_the_processor_time_of_a_run_with_the_processes_it_started() -> None:
+    inner = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {BURN.format(seconds=0.4)!r}])"
+    runs = [
+        Run("burns", "", [sys.executable, "-c", inner]),
+        Run("waits", "", [sys.executable, "-c", "import time; time.sleep(0.4)"]),
+        Run("fails", "", [sys.executable, "-c", "raise SystemExit(3)"]),
+    ]
+    burns, waits, fails = Matrix([]).run_all(runs, 3)
+    assert [result.passed for result in (burns, waits, fails)] == [True, True, False]
+    assert 0.4 <= burns.processor_s < 5
+    assert waits.processor_s < waits.seconds
+    assert describe_results([Result(runs[0], True, 1, 75.4, 120.6, b"")]) == [
+        "burns              passed                          75 s     121 s of processor time",
+        "all                                                75 s     121 s of processor time",
+    ]
+
+
+def test_runs_that_prove_nothing_new_are_left_to_releases(capsys: pytest.CaptureFixture[str]) -> None:
+    """Answers of the official server are recorded; it does not change between two commits."""
+    runs = _runs()
+    left_out = {run.name for run in runs if not run.in_all}
+    assert left_out == {"restarts-official", "spark-official-rest"}
+    assert {run.name for run in _chosen(["all"], runs, [])} == {run.name for run in runs} - left_out
+    assert [run.name for run in _chosen(["restarts-official"], runs, [])] == ["restarts-official"]
+    assert {run.name for run in _chosen(["release"], runs, [])} == left_out
+    _list_runs(runs)
+    listed = capsys.readouterr().out
+    for page in (
+        listed,
+        (ROOT / "CONTRIBUTING.md").read_text(),
+        (ROOT / "docs/how-to/release.md").read_text(),
+    ):
+        assert all(name in page for name in left_out)
+
+
+def test_both_spark_runs_on_the_official_server_have_all_files_together() -> None:
+    words = {run.name: run.command for run in _runs()}
+    kept = {word for word in words["spark-official"] if word.endswith(".py")}
+    rest = {
+        word.removeprefix("--ignore=")
+        for word in words["spark-official-rest"]
+        if word.startswith("--ignore=")
+    }
+    assert kept == rest
+    assert {path.rpartition("/")[2] for path in kept} >= {
+        "test_source.py",
+        "test_source_stream.py",
+        "test_sink.py",
+    }
+    assert all((ROOT / path).is_file() for path in kept)
