@@ -17,13 +17,14 @@ from codec.message import Message, iter_messages
 from codec.properties import encode_properties
 from codec.topics import DEFAULT_TOPIC, retry_topic
 from gateway.auth.access_control import Accounts
-from gateway.broker.assembly.build import BrokerBuilder
+from gateway.broker.assembly.build import PLAIN_LINKS, BrokerBuilder
 from gateway.broker.assembly.namesrv_lookup import FetchList, NamesrvLookup, ResolveHost
 from gateway.broker.assembly.registration import Registrar
 from gateway.broker.assembly.role_control import RoleLinks
 from gateway.broker.assembly.saved_role import SavedRole
 from gateway.broker.assembly.service import BrokerService
 from gateway.broker.broker import Broker
+from gateway.broker.replication.parts import PeerLinks
 from gateway.config.process import NamesrvConfig
 from gateway.namesrv.service import NamesrvService
 from gateway.tests.configs import broker_config
@@ -195,11 +196,12 @@ class Cluster:
         accounts: Accounts | None = None,
         fetch_list: FetchList | None = None,
         resolve_host: ResolveHost | None = None,
+        links: PeerLinks = PLAIN_LINKS,
         **settings: Any,
     ) -> Node:
         """Start a broker. `local` is a namesrv of the same process.
 
-        `fetch_list` stands for the address server, and `resolve_host` for DNS.
+        `fetch_list` stands for the address server, and `resolve_host` for DNS. `links` lead from a slave to its master.
         """
         host = host or f"10.0.1.{len(self.nodes)}"
         remote = f"{NAMESRV[0]}:{NAMESRV[1]}" if NAMESRV in self.nodes and local is None else ""
@@ -209,7 +211,7 @@ class Cluster:
         )  # fmt: skip
         builder = BrokerBuilder(
             False, self.clock, inline, lambda: PORT, files if files is not None else MemoryFiles(),
-            accounts=accounts,
+            accounts=accounts, links=links,
         )  # fmt: skip
         saved_role = SavedRole(builder.files, builder.store_config(config).config_path, config)
         config = saved_role.apply(config)

@@ -107,10 +107,10 @@ class TableSync:
         while True:
             changed, master = self._lookup.changed, self._lookup.master
             if master is not None and master.address is not None:
-                with trio.CancelScope() as scope:
-                    async with trio.open_nursery() as nursery:
-                        nursery.start_soon(_cancel_after, changed, scope)
-                        await self._sync_until_trouble(master.address)
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(_cancel_after, changed, nursery.cancel_scope)
+                    await self._sync_until_trouble(master.address)
+                    nursery.cancel_scope.cancel()
             with trio.move_on_after(RETRY_S if master is not None else math.inf):
                 await changed.wait()
 

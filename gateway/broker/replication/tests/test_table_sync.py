@@ -1,0 +1,201 @@
+"""A slave's tables follow those of its master: nothing vanishes meanwhile, and no offset goes back."""
+
+import trio
+
+from gateway.broker.broker import Broker
+from gateway.broker.replication import table_sync
+from gateway.broker.replication.master_lookup import Master
+from gateway.broker.replication.parts import PeerLinks
+from gateway.config.replication import ReplicationSettings
+from gateway.tests.cluster import Cluster, Node, message, settle, simulated
+from remoting.bodies.groups import SubscriptionGroupConfig
+from remoting.bodies.heartbeat import SubscriptionData
+from remoting.bodies.pop import SetMessageRequestModeRequestBody
+from remoting.bodies.topics import TopicConfig
+from remoting.requests.topics import DeleteTopicInBroker
+
+FULL_COPY_S = table_sync.TABLES_INTERVAL_S + table_sync.TIMER_INTERVAL_S + 1
+
+
+async def refuse(host: str, port: int) -> None:
+    raise ConnectionRefusedError("the log is not copied here")
+
+
+class Pair:
+    """A master, and a slave that copies its tables only."""
+
+    def __init__(self, cluster: Cluster, master: Node, slave: Node) -> None:
+        self.cluster = cluster
+        self.master_node, self.slave_node = master, slave
+        self.master: Broker = master.broker
+        self.slave: Broker = slave.broker
+        parts = self.slave.replication.slave
+        assert parts is not None
+        self.lookup, self.sync = parts.lookup, parts.table_sync
+
+    async def copy(self) -> None:
+        """Wait until everything was copied once more."""
+        await trio.sleep(FULL_COPY_S)
+
+
+async def pair_of(cluster: Cluster) -> Pair:
+    links = PeerLinks(refuse, cluster.client)
+    master = await cluster.add_broker(host="10.0.1.1")
+    slave = await cluster.add_broker(
+        host="10.0.1.2", broker_id=1, links=links, replication=ReplicationSettings(broker_role="SLAVE")
+    )
+    slave.broker.replication.slave.lookup.set_master(Master(("10.0.1.1", 10912), ("10.0.1.1", 10911)))
+    return Pair(cluster, master, slave)
+
+
+@simulated
+async def test_topics_and_groups_are_the_masters_with_their_versions(cluster: Cluster) -> None:
+    pair = await pair_of(cluster)
+    pair.master.topics.update([TopicConfig(topic_name="t", read_queue_nums=3, write_queue_nums=2, perm=6)])
+    pair.master.groups.update([SubscriptionGroupConfig(group_name="g", retry_max_times=3)])
+    pair.master.groups.set_forbidden("g", "t", True)
+    await pair.copy()
+    assert pair.slave.topics.table == pair.master.topics.table
+    assert pair.slave.topics.version == pair.master.topics.version
+    assert pair.slave.groups.table == pair.master.groups.table
+    assert pair.slave.groups.forbidden == pair.master.groups.forbidden
+    assert pair.slave.groups.version == pair.master.groups.version
+    pair.master.topics.delete("t")
+    pair.master.groups.delete("g")
+    await pair.copy()
+    assert "t" not in pair.slave.topics
+    assert "g" not in pair.slave.groups
+
+
+@simulated
+async def test_no_topic_or_group_vanishes_while_tables_are_copied(cluster: Cluster, monkeypatch) -> None:
+    monkeypatch.setattr(table_sync, "PAGE_ENTRIES", 7)
+    pair = await pair_of(cluster)
+    topics = [f"topic-{number:03}" for number in range(100)]
+    for name in topics:
+        pair.master.topics.update([TopicConfig(topic_name=name, perm=6)])
+        pair.master.groups.update([SubscriptionGroupConfig(group_name=name)])
+    await pair.copy()
+    missing: list[str] = []
+    end = trio.current_time() + 3 * FULL_COPY_S
+
+    async def watch() -> None:
+        while trio.current_time() < end:
+            missing.extend(
+                name for name in topics if name not in pair.slave.topics or name not in pair.slave.groups
+            )
+            await trio.lowlevel.checkpoint()
+            await trio.sleep(0.001)
+
+    async def change() -> None:
+        number = 0
+        while trio.current_time() < end:
+            pair.master.topics.update([TopicConfig(topic_name=f"new-{number % 50}", perm=4 + number % 3)])
+            number += 1
+            await trio.sleep(0.01)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch)
+        nursery.start_soon(change)
+    assert missing == []
+    await pair.copy()
+    assert pair.slave.topics.table == pair.master.topics.table
+
+
+@simulated
+async def test_consumer_offsets_only_go_forward(cluster: Cluster) -> None:
+    pair = await pair_of(cluster)
+    pair.master.offsets.commit_offset("g", "t", 0, 5)
+    pair.master.offsets.commit_offset("g", "t", 1, 50)
+    pair.slave.offsets.commit_offset("g", "t", 0, 9)
+    pair.slave.offsets.commit_offset("g", "other", 2, 1)
+    await pair.copy()
+    assert pair.slave.offsets.table["t@g"] == {0: 9, 1: 50}
+    assert pair.slave.offsets.table["other@g"] == {2: 1}
+    pair.master.offsets.commit_offset("g", "t", 1, 20)
+    await pair.copy()
+    assert pair.slave.offsets.query_offset("g", "t", 1) == 50
+
+
+@simulated
+async def test_offsets_of_a_deleted_group_go_with_it(cluster: Cluster) -> None:
+    pair = await pair_of(cluster)
+    pair.master.groups.update([SubscriptionGroupConfig(group_name="g")])
+    pair.master.offsets.commit_offset("g", "t", 0, 5)
+    await pair.copy()
+    assert pair.slave.offsets.query_offset("g", "t", 0) == 5
+    pair.master.groups.delete("g")
+    pair.master.offsets.remove_group("g")
+    await pair.copy()
+    assert pair.slave.offsets.query_offset("g", "t", 0) == -1
+
+
+@simulated
+async def test_delay_offsets_and_request_modes_are_copied(cluster: Cluster) -> None:
+    pair = await pair_of(cluster)
+    pair.master.delay_service.offsets |= {1: 7, 2: 3}
+    pair.slave.delay_service.offsets |= {2: 9}
+    mode = SetMessageRequestModeRequestBody(topic="t", consumer_group="g", mode="POP", pop_share_queue_num=2)
+    pair.master.pop.request_modes.set_mode(mode)
+    await pair.copy()
+    assert pair.slave.delay_service.offsets == {1: 7, 2: 9}
+    assert pair.slave.pop.request_modes.find_mode("t", "g") == mode
+
+
+@simulated
+async def test_filters_and_ordered_pops_are_copied_between_brokers_of_this_project(cluster: Cluster) -> None:
+    pair = await pair_of(cluster)
+    subscription = SubscriptionData(topic="t", sub_string="a > 1", sub_version=3, expression_type="SQL92")
+    pair.master.consumer_filters.register("g", [subscription])
+    pair.master.pop.state.ordered_pops.record_pop("a1", "t", "g", 0, 1000, 60_000, [4, 5])
+    await pair.copy()
+    copied = pair.slave.consumer_filters.get("t", "g")
+    assert copied is not None
+    assert (copied.expression, copied.version) == ("a > 1", 3)
+    pops = pair.slave.pop.state.ordered_pops.table
+    assert pops == pair.master.pop.state.ordered_pops.table
+    assert pops
+
+
+@simulated
+async def test_a_deleted_topic_is_deleted_with_its_queues(cluster: Cluster) -> None:
+    pair = await pair_of(cluster)
+    client = cluster.dial(pair.master_node.address)
+    await client.ask(message("t", b"old"))
+    # The same log, as if it had been copied.
+    view = pair.master.store.message_at(0)
+    assert view is not None
+    pair.slave.store.append_preserving_offsets("t", 0, 0, view)
+    pair.slave.offsets.commit_offset("g", "t", 0, 1)
+    await pair.copy()
+    assert pair.slave.store.max_offset("t", 0) == 1
+    await client.ask(DeleteTopicInBroker(topic="t"))
+    await pair.copy()
+    assert pair.slave.store.max_offset("t", 0) == 0
+    assert pair.slave.offsets.query_offset("g", "t", 0) == -1
+    assert pair.slave.store.deletion_notes == pair.master.store.deletion_notes
+
+
+@simulated
+async def test_the_timer_checkpoint_is_remembered(cluster: Cluster) -> None:
+    pair = await pair_of(cluster)
+    timers = pair.master.timer_delivery
+    assert timers is not None
+    await pair.copy()
+    state = pair.slave.replication.takeover
+    position = timers._timer_store.position
+    assert (state.read_ms, state.queue_offset) == (position.read_ms, position.queue_offset)
+
+
+@simulated
+async def test_tables_are_saved_and_copied_again_after_a_master_was_away(cluster: Cluster, caplog) -> None:
+    pair = await pair_of(cluster)
+    await pair.copy()
+    await pair.master_node.stop()
+    await trio.sleep(60)
+    assert [record.message for record in caplog.records].count("tables of the master not copied") == 1
+    again = await cluster.add_broker(host="10.0.1.1", files=pair.master.store.files)
+    again.broker.topics.update([TopicConfig(topic_name="later", perm=6)])
+    await pair.copy()
+    assert "later" in pair.slave.topics
+    await settle()
