@@ -78,7 +78,6 @@ def test_usual_attributes(broker: BlockingClient, server: ServerUnderTest) -> No
 
 @needs_admin("changes settings of the broker")
 @case("admin", "replication: a replica's requests to its master")
-@not_served(reason="replication: this broker is a single master, which also never acts for another")
 def test_replication(broker: BlockingClient) -> None:
     assert send_plain(broker, 906).code != NO_CODE
 
