@@ -65,6 +65,12 @@ class BrokerConfig:
         pattern=HOST,
         live=True,
     )
+    ha_ip: str = key(
+        "brokerIP2",
+        AUTO,
+        "address that slaves are told to copy from; auto: as brokerIP1",
+        pattern=HOST,
+    )
     advertised_port: int = key(
         "advertisedPort",
         0,
@@ -311,6 +317,11 @@ class BrokerConfig:
     def vip_port(self) -> int | None:
         """The second port that stock clients may use, listenPort - 2; None if that is not a valid port."""
         return self.listen_port - 2 if self.listen_port > 2 else None
+
+    @property
+    def ha_host(self) -> str:
+        """The host of the announced HA address; "auto" for the one that each peer connected to."""
+        return self.broker_ip if self.ha_ip == AUTO else self.ha_ip
 
     @property
     def ha_address_port(self) -> int:

@@ -27,7 +27,7 @@ REASONS: dict[str, str] = {
         statefulAuthorizationCacheMaxNum statefulAuthorizationCacheExpiredSecond
         channelNotActiveInterval disableCallbackExecutor disableNettyWorkerGroup enableReconnectForGoAway
         isBrokerContainer isInBrokerContainer isScanAvailableNameSrv maxReconnectIntervalTimeSeconds
-        socksProxyConfig rocketmqHome brokerConfigPath brokerIP2 recoverConcurrently messageStorePlugIn highSpeedMode
+        socksProxyConfig rocketmqHome brokerConfigPath recoverConcurrently messageStorePlugIn highSpeedMode
         sendMessageThreadPoolNums putMessageFutureThreadPoolNums pullMessageThreadPoolNums
         litePullMessageThreadPoolNums ackMessageThreadPoolNums processReplyMessageThreadPoolNums
         queryMessageThreadPoolNums adminBrokerThreadPoolNums clientManageThreadPoolNums

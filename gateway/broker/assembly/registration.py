@@ -194,7 +194,7 @@ class Registrar:
             broker_name=config.broker_name,
             broker_id=config.broker_id,
             address=_address(host, self._shown_port),
-            ha_address=_address(host, config.ha_address_port),
+            ha_address=_address(config.ha_host, config.ha_address_port),
             queues={name: queue_data(config.broker_name, table[name], mask) for name in topics},
             data_version=self._broker.topics.version,
             acting_master=self.sends_heartbeats or None,
@@ -299,11 +299,12 @@ class Registrar:
         else:
             wrapper.topic_config_table = masked_topics(topics.table, mask)
             body = content.to_json()
+        ha_host = config.ha_host if config.ha_host != AUTO else address.rpartition(":")[0].strip("[]")
         request = RegisterBroker(
             broker_name=config.broker_name,
             broker_addr=address,
             cluster_name=config.broker_cluster_name,
-            ha_server_addr=join_address(address.rpartition(":")[0].strip("[]"), config.ha_address_port),
+            ha_server_addr=join_address(ha_host, config.ha_address_port),
             broker_id=config.broker_id,
             heartbeat_timeout_millis=config.broker_not_active_timeout_ms if self.sends_heartbeats else None,
             enable_acting_master=self.sends_heartbeats,

@@ -108,7 +108,6 @@ def _listed_besides(broker: Broker) -> dict[str, str]:
     return {
         **official_defaults.BROKER,
         **broker.process_values,
-        "brokerIP2": broker.config.broker_ip,
         "rocketmqHome": official_defaults.rocketmq_home(),
     }
 

@@ -53,9 +53,10 @@ def exchange_ha_info(broker: Broker, request: ExchangeBrokerHaInfo, call: Call) 
             ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
             f"{config.broker_name} with broker id {config.broker_id} looks its master up itself",
         )
-    host = call.connection.local[0] if config.broker_ip == AUTO else config.broker_ip
+    local = call.connection.local[0]
+    host, ha_host = (local if host == AUTO else host for host in (config.broker_ip, config.ha_host))
     return ExchangeBrokerHaInfoReply(
-        master_ha_address=join_address(host, config.ha_address_port),
+        master_ha_address=join_address(ha_host, config.ha_address_port),
         master_flush_offset=broker.store.durable_offset,
         master_address=join_address(host, config.advertised_port or config.listen_port),
     )

@@ -29,6 +29,8 @@ def test_a_master_says_where_it_is_reached() -> None:
     assert reply.master_flush_offset == world.broker.store.max_physical_offset
     advertised = World(broker_ip="10.1.2.3", advertised_port=7000).ask(ExchangeBrokerHaInfo())
     assert (advertised.master_ha_address, advertised.master_address) == ("10.1.2.3:10912", "10.1.2.3:7000")
+    apart = World(ha_ip="10.9.9.9").ask(ExchangeBrokerHaInfo(), connection)
+    assert (apart.master_ha_address, apart.master_address) == ("10.9.9.9:10912", f"{host}:10911")
 
 
 def test_a_master_follows_nobody_who_sends_it_an_address() -> None:
