@@ -620,6 +620,10 @@ class BrokerService:
                 await self._answer_waiting()
             if self.server.connections:
                 await self._go_away.wait_quiet()
+        if self._is_open and self.broker.config.role is Role.MASTER:
+            # Otherwise written by `close`, when no slave is connected any more.
+            self.broker.transactions.op_messages.flush()
+            await self.broker.replication.server.settle()
         await self.server.drain()
 
     def close(self) -> None:

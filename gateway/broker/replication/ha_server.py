@@ -54,6 +54,8 @@ MAX_CHECK_INTERVAL_S: Final = 0.1
 """Longest time until bytes are sent that were appended without a `wake`."""
 MAX_REMEMBERED_HOSTS: Final = 64
 SECOND_S: Final = 1.0
+MAX_SETTLE_S: Final = 1.0
+SETTLE_POLL_S: Final = 0.01
 
 
 class HaServer:
@@ -111,6 +113,16 @@ class HaServer:
         self._is_wake_deferred = False
         for session in self._serving[:]:
             session.send_next()
+
+    async def settle(self) -> None:
+        """Send everything, and wait until the slaves have acknowledged it, for at most `MAX_SETTLE_S`.
+
+        Nothing depends on it: a slave gets the rest when the master is back. But if it never is, less is lost.
+        """
+        self._wake_now()
+        with trio.move_on_after(MAX_SETTLE_S):
+            while any(replica.bytes_behind(self.log.max_offset) for replica in self.replicas):  # noqa: ASYNC110
+                await trio.sleep(SETTLE_POLL_S)
 
     async def _send_unannounced(self) -> None:
         """Send, soon, what was appended outside of requests."""

@@ -221,6 +221,24 @@ async def test_a_reactor_sends_once_for_all_requests_of_a_poll() -> None:
         nursery.cancel_scope.cancel()
 
 
+@real_time
+async def test_a_master_that_stops_sends_the_rest_first_and_waits_for_no_dead_slave() -> None:
+    async with running_master() as master, connected(master.listener) as slave:
+        await slave.report(0)
+        await until(lambda: bool(master.server.replicas))
+        async with trio.open_nursery() as nursery:
+            master.store.append(NewMessage("t", 0, b"last words", {}))
+            nursery.start_soon(master.server.settle)
+            await slave.read_until(master.end)
+        (replica,) = master.server.replicas
+        assert replica.acknowledged == master.end
+        slave.acknowledges = False
+        master.append()
+        before = trio.current_time()
+        await master.server.settle()
+        assert 0.9 < trio.current_time() - before < 2
+
+
 # -- acknowledgements --
 
 
