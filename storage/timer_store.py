@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 _BLANK_SLOTS: Final = 60
 _NOT_DELIVERED: Final = (0, -1)
+_MAX_CHECKPOINT_AGE_MS: Final = 60_000
+"""Longest time between the checkpoint's own time and the last slot that it calls delivered, if both are true."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +91,14 @@ class TimerStore:
     def _recover(self) -> None:
         """Read the checkpoint and make wheel and log agree. Source: TimerMessageStore.recover, 5.4.0.
 
-        Deviation: ``already_chained`` receives the messages after the checkpoint's queue offset that the log already
+        Deviations: ``already_chained`` receives the messages after the checkpoint's queue offset that the log already
         has, so that they are not chained twice.
+
+        The checkpoint may say that slots are delivered which are more than a wheel ahead of the present time. If it
+        was written at such a time, by a clock that was ahead, it is true: the slots are emptied, as they are while the
+        broker runs (`go_back`). Otherwise a field is damaged, and what waits in the wheel is delivered, which may be
+        once more. The official broker believes it in either case: it neither delivers the messages of these slots, nor
+        those that are sent until that time.
         """
         position, progress = self._checkpoint.position, self._checkpoint.load_progress()
         has_progress = progress is not None
@@ -115,7 +123,10 @@ class TimerStore:
             self.read_ms, self.delivered_up_to = oldest, _NOT_DELIVERED
         elif self.read_ms > self.slot_start_ms(now_ms) + self.wheel_span_ms:
             log.warning("timers were delivered ahead of the present time", extra={"until_ms": self.read_ms})
-            self.read_ms, self.delivered_up_to = self.slot_start_ms(now_ms), _NOT_DELIVERED
+            if self.read_ms - position.timestamp <= _MAX_CHECKPOINT_AGE_MS:
+                self.go_back(self.slot_start_ms(now_ms))
+            else:
+                self.read_ms, self.delivered_up_to = self.slot_start_ms(now_ms), _NOT_DELIVERED
         self._load_slots()
         self._flushed = self._progress()
 

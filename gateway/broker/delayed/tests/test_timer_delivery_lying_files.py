@@ -120,3 +120,29 @@ def test_any_field_may_lie(files, name, seed):
     if name == CHECKPOINT and rng.random() < 0.7:
         buffer[56:112] = buffer[:56]
     assert "new" in deliver_all(files)
+
+
+DAY_MS = 24 * 3600 * 1000
+
+
+@pytest.mark.parametrize("days", [1, 6, 8, 400])
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_slots_that_a_clock_ahead_had_delivered_stay_delivered_after_a_restart(
+    files, days, is_killed, caplog
+):
+    """The checkpoint names the time at which it was written, so it is known that the clock was ahead."""
+    ahead = World(files)
+    ahead.at(NOW + days * DAY_MS)
+    ahead.later(NOW + days * DAY_MS + 1500, "far")
+    ahead.turn()
+    assert len(ahead.at(NOW + days * DAY_MS + 3000)) == 10
+    ahead.timers.save(ahead.timers.take_unsaved())
+    if not is_killed:
+        ahead.timers.close()
+    world = World(files)
+    world.later(NOW + 3000, "new")
+    for second in range(9):
+        world.at(NOW + second * 1000)
+        assert ("new" in world.bodies()) is (second >= 3)
+    assert sorted(world.bodies()) == ["far", *(f"k{number}" for number in range(9)), "new"]
+    assert ("delivered ahead of the present time" in caplog.text) is (days > 7)
