@@ -53,6 +53,7 @@ log = logging.getLogger(__name__)
 SUPERVISOR: Final = "supervisor"
 RETRY_INTERVAL_S: Final = 1.0
 LOOK_TIMEOUT_S: Final = 4.0
+MASTERLESS_PERIOD_S: Final = 2.0
 LIVENESS_TIMEOUT_S: Final = 3.0
 """Time in which the owner of a broker name must accept a connection to count as alive."""
 UNREGISTER_TIMEOUT_S: Final = 1.0
@@ -215,8 +216,13 @@ class Registrar:
 
     @property
     def period_s(self) -> float:
-        """Seconds after which the registration is renewed even if no topic changed."""
-        return self._broker.config.register_nameserver_period_ms / 1000
+        """Seconds after which the registration is renewed even if no topic changed.
+
+        A slave that does not know its master learns of it from the answer.
+        """
+        period_s = self._broker.config.register_nameserver_period_ms / 1000
+        is_waiting = self._broker.config.role is Role.SLAVE and not self._broker.replication.master_address
+        return min(period_s, MASTERLESS_PERIOD_S) if is_waiting else period_s
 
     @property
     def timeout_s(self) -> float:

@@ -48,6 +48,7 @@ from remoting.requests.admin import GetBrokerRuntimeInfo
 from remoting.requests.groups import GetAllSubscriptionGroupConfig
 from remoting.requests.offsets import GetAllConsumerOffset, GetAllDelayOffset
 from remoting.requests.pop import GetAllMessageRequestMode
+from remoting.requests.replication import GetReplicatedTables
 from remoting.requests.roles import (
     BrokerRoleReply,
     BrokerRoleStatus,
@@ -77,6 +78,7 @@ COPYING: Final = frozenset(
         GetAllMessageRequestMode,
         GetTimerCheckPoint,
         GetTimerMetrics,
+        GetReplicatedTables,
     )
 )
 """Requests with which a slave copies its master's tables."""
@@ -84,6 +86,7 @@ MAX_ORDERS: Final = 4
 MAX_BEHIND_BYTES: Final = 8 * 1024 * 1024
 """Largest distance of a slave at which its master begins to hand over: about a tenth of a second of copying."""
 POLL_S: Final = 0.02
+FOLLOW_S: Final = 1.0
 PROBE_TIMEOUT_S: Final = 3.0
 PROMOTION_TIMEOUT_S: Final = 30.0
 UNKNOWN_S: Final = 60.0
@@ -192,7 +195,7 @@ class RoleControl:
 
     def _describe_replication(self, status: BrokerRoleStatus) -> None:
         replication = self._service.broker.replication
-        slave, server = getattr(replication, "slave", None), replication.server
+        slave, server = replication.slave, replication.server
         if slave is not None:
             follower = slave.follower
             status.state, status.reason = follower.state, follower.reason
@@ -237,7 +240,7 @@ class RoleControl:
 
     async def _copy_the_rest(self, log_end: int) -> None:
         """Have everything that the master has before this slave takes over."""
-        slave = getattr(self._service.broker.replication, "slave", None)
+        slave = self._service.broker.replication.slave
         if slave is None or not self._service.is_open:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "this broker is not a slave that copies")
         await slave.table_sync.sync_once()
@@ -335,6 +338,10 @@ class RoleControl:
         service.broker.replication.note_master(ha_address, request.slave_address)
         extra = {"broker": config.broker_name, "master": request.slave_address}
         log.warning("broker handed over and became slave", extra=extra)
+        # What was held is passed on once the new master, which may wait for its slaves, has one.
+        with trio.move_on_after(FOLLOW_S):
+            while not service.broker.replication.follows_master:  # noqa: ASYNC110 - nothing waits for it otherwise
+                await trio.sleep(POLL_S)
 
     async def _wait_until_near(self, connection: Connection, request: HandOverBroker) -> BrokerRoleStatus:
         """Wait until the slave is nearly in step, and return its status. Raises RequestError."""
