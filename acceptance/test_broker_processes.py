@@ -345,3 +345,14 @@ def test_log_lines_are_whole_and_name_their_broker(tmp_path: Path) -> None:
 def test_stock_clients_use_all_broker_processes(tmp_path: Path, version: str) -> None:
     with serve(tmp_path) as gateway, stock_client(gateway.namesrv, version) as java:
         send_and_consume(java, "spread", BOTH)
+
+
+def test_the_list_of_namesrvs_follows_a_live_change_of_the_advertised_host(tmp_path: Path) -> None:
+    with serve(tmp_path, "--memory", "--set", "httpPort=0") as gateway:
+        port = gateway.namesrv.rpartition(":")[2]
+        assert get(gateway, "/rocketmq/nsaddr") == (200, f"127.0.0.1:{port}")
+        with dialled(gateway, "broker-b") as broker:  # which is not the first one
+            broker.ask(UpdateBrokerConfig(body=b"brokerIP1=127.0.0.8"))
+        with dialled(gateway, "broker-a") as broker:
+            broker.ask(UpdateBrokerConfig(body=b"brokerIP1=127.0.0.9"))
+        eventually(lambda: get(gateway, "/rocketmq/nsaddr") == (200, f"127.0.0.9:{port}"), 60)

@@ -43,6 +43,8 @@ class ChildBroker:
         self._broker_name = broker_name
         self._broker_id = broker_id
         self._registered: Mapping[str, QueueData] = {}
+        self.address = ""
+        """The address of the last registration, ``auto:port`` without a host of its own; empty before the first."""
         self.registered = trio.Event()
         """Set while the broker is registered; replaced by a new event when it no longer is."""
 
@@ -79,6 +81,7 @@ class ChildBroker:
             if topic in missing or queues != self._registered.get(topic)
         }
         self._registered = registration.queues
+        self.address = registration.address
         # Replicas of its name are processes of the same server, or reach it by this host's own address.
         result = self._routes.register_local(
             replace(registration, queues=changed_queues), registration.queues, LOOPBACK

@@ -201,3 +201,14 @@ def test_the_name_stays_reserved_while_one_of_two_processes_starts(
     register(namesrv, replica, "auto:10921", broker_id=1)
     with pytest.raises(RequestError, match="broker-a is a broker process of this namesrv's server"):
         register(namesrv, Peer(), "6.6.6.6:1")
+
+
+def test_the_address_of_the_last_registration_stays_while_the_process_restarts(
+    namesrv: Namesrv, child: ChildBroker, control: Peer
+) -> None:
+    assert child.address == ""
+    for address in (AUTO_ADDRESS, "10.7.7.7:10911"):
+        register(namesrv, control, address)
+        assert child.address == address
+    child.unregister()
+    assert child.address == "10.7.7.7:10911"

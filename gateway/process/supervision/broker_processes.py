@@ -71,8 +71,8 @@ class BrokerProcesses:
                 nursery.start_soon(broker.stop)
 
     def advertised_host(self) -> str:
-        """Return the host that the first broker advertises to clients, as it was configured at the start."""
-        return self._config.brokers[0].broker_ip if self._config.brokers else AUTO
+        """Return the host that the first broker advertises to clients; "auto" without brokers."""
+        return self._brokers[0].advertised_host if self._brokers else AUTO
 
     def supervisors(self) -> Iterator[TaskSupervisor]:
         """Yield nothing: the background tasks of the brokers are in their processes."""

@@ -89,6 +89,12 @@ class SupervisedBroker:
         self._stopping = trio.Event()
         self._stopped = trio.Event()
 
+    @property
+    def advertised_host(self) -> str:
+        """The host that the broker advertises to clients: as registered last, before that as configured."""
+        address = self._child.address if self._child is not None else ""
+        return address.rpartition(":")[0].strip("[]") or self._config.broker_ip
+
     async def run(self) -> None:
         """Keep a process running until `stop`, or cancelled; in either case it has ended then.
 
