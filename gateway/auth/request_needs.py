@@ -5,8 +5,9 @@ DefaultAuthorizationContextBuilder, 5.4.0. Deviations, all stricter: the officia
 
 - requests without header fields, and codes whose header is not registered: LITE_PULL, QUERY_ASSIGNMENT, BATCH_ACK,
   groups created by UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, settings changed by UPDATE_BROKER_CONFIG, replies and others
-- requests that name a message by its offset, such as VIEW_MESSAGE_BY_ID, END_TRANSACTION without a topic, and
-  CONSUMER_SEND_MSG_BACK; here the topic is that of the stored message, whatever the request contains
+- requests that name a message by its offset or id, such as VIEW_MESSAGE_BY_ID, END_TRANSACTION without a topic,
+  CONSUMER_SEND_MSG_BACK, and CONSUME_MESSAGE_DIRECTLY, which has the broker send any message to one's own consumer;
+  here the topic is that of the stored message, whatever the request contains
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,7 +16,9 @@ from typing import Any, Final
 
 from codec.command import Command
 from codec.constants import ResponseCode
+from codec.errors import MessageFormatError
 from codec.fastjson import MAX_VALUES
+from codec.ids import decode_message_id
 from codec.java_numbers import parse_integer_or
 from codec.topics import DEFAULT_TOPIC, RETRY_PREFIX
 from gateway.auth.resources import Action, Resource, ResourceType, group_resource, topic_resource
@@ -222,7 +225,6 @@ _register(
 _register(query.QueryMessage)(_on_topic(SUB, GET))
 _register(topics.UpdateAndCreateTopic)(_on_topic(CREATE))
 _register(topics.DeleteTopicInBroker)(_on_topic(DELETE))
-_register(transaction.ResumeCheckHalfMessage)(_on_topic(UPDATE))
 _register(send.RecallMessage, staging.StageMessages)(_on_topic(PUB))
 _register(client.GetConsumerListByGroup)(_on_group(SUB, GET))
 _register(client.GetConsumerConnectionList, client.GetConsumerRunningInfo)(_on_group(GET))
@@ -326,7 +328,22 @@ def _topic_of_message(
     command: Command, field: str, context: NeedContext, actions: Sequence[Action]
 ) -> Iterator[Need]:
     """Yield the need for the topic of the message at an offset, or of the request if no message begins there."""
-    topic = context.topic_at(parse_integer_or(command.ext.get(field, ""), -1))
+    return _topic_at(parse_integer_or(command.ext.get(field, ""), -1), command, context, actions)
+
+
+def _topic_of_message_id(command: Command, context: NeedContext, actions: Sequence[Action]) -> Iterator[Need]:
+    """Yield the need for the topic of the message whose id the request names: it contains the offset."""
+    try:
+        _, _, physical_offset = decode_message_id(command.ext.get("msgId", ""))
+    except MessageFormatError:
+        physical_offset = -1  # The handler refuses it.
+    return _topic_at(physical_offset, command, context, actions)
+
+
+def _topic_at(
+    physical_offset: int, command: Command, context: NeedContext, actions: Sequence[Action]
+) -> Iterator[Need]:
+    topic = context.topic_at(physical_offset)
     if topic is None:
         topic = command.ext.get("topic") or command.ext.get("originTopic", "")
     yield _topic(topic, actions)
@@ -351,8 +368,12 @@ def _send_back(command: Command, context: NeedContext) -> Iterator[Need]:
 @_register(client.ConsumeMessageDirectly)
 def _consume_directly(command: Command, context: NeedContext) -> Iterator[Need]:
     yield _group(command.ext.get("consumerGroup"), (SUB,))
-    if command.ext.get("topic"):
-        yield _topic(command.ext["topic"], (SUB,))
+    yield from _topic_of_message_id(command, context, (SUB,))
+
+
+@_register(transaction.ResumeCheckHalfMessage)
+def _resume_check(command: Command, context: NeedContext) -> Iterator[Need]:
+    return _topic_of_message_id(command, context, (UPDATE,))
 
 
 # -- bodies that name topics and groups ----------------------------------------------------------------------------

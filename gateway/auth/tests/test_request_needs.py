@@ -1,6 +1,7 @@
 import pytest
 
 from codec.command import Command
+from codec.ids import encode_message_id
 from gateway.auth.request_needs import NEEDS, NeedContext, find_needs
 from gateway.broker.assembly.role_control import ROLE_REQUESTS
 from gateway.broker.processors import all_handlers
@@ -19,6 +20,7 @@ from remoting.requests.query import ViewMessageById
 from remoting.requests.send import ConsumerSendMsgBack, SendMessageV2
 from remoting.requests.transaction import EndTransaction
 
+ID_OF_SECRET = encode_message_id("10.0.0.1", 10911, 100)
 CONTEXT = NeedContext("DefaultCluster", {100: "secret", 200: "%RETRY%bill"}.get, {"bill_orders"}.__contains__)
 
 
@@ -54,6 +56,24 @@ def test_a_request_without_fields_needs_something_or_is_refused(code):
     ("code", "ext", "expected"),
     [
         (310, {"b": "orders", "a": "p"}, {("Topic:orders", "Pub")}),
+        # Messages named by an id: their own topic counts, whatever the request says.
+        (
+            309,
+            {"consumerGroup": "bill", "topic": "orders", "msgId": ID_OF_SECRET},
+            {("Group:bill", "Sub"), ("Topic:secret", "Sub")},
+        ),
+        (
+            309,
+            {"consumerGroup": "bill", "msgId": ID_OF_SECRET},
+            {("Group:bill", "Sub"), ("Topic:secret", "Sub")},
+        ),
+        (
+            309,
+            {"consumerGroup": "bill", "topic": "orders", "msgId": "x"},
+            {("Group:bill", "Sub"), ("Topic:orders", "Sub")},
+        ),
+        (323, {"topic": "orders", "msgId": ID_OF_SECRET}, {("Topic:secret", "Update")}),
+        (323, {"topic": "orders", "msgId": ""}, {("Topic:orders", "Update")}),
         (310, {"b": "%RETRY%bill", "a": "mine"}, {("Group:bill", "Sub")}),
         (10, {"topic": "orders"}, {("Topic:orders", "Pub")}),
         (11, {"topic": "orders", "consumerGroup": "bill"}, {("Topic:orders", "Sub"), ("Group:bill", "Sub")}),

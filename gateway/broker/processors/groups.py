@@ -4,6 +4,7 @@ import trio.lowlevel
 
 from codec.constants import ResponseCode
 from gateway.broker.broker import Broker
+from gateway.broker.processors.topics import save_offsets
 from gateway.broker.processors.turns import ITEMS_PER_TURN, end_turn
 from gateway.broker.topics.encoded_entries import select_page
 from gateway.broker.topics.name_validation import check_group_name, check_topic_name
@@ -114,6 +115,7 @@ async def delete_group(broker: Broker, request: DeleteSubscriptionGroup) -> None
         for topic in broker.offsets.topics_of_group(request.group_name):
             broker.pop.state.ordered_pops.forget_group(topic, request.group_name)
         broker.offsets.remove_group(request.group_name)
+        await save_offsets(broker, "group")
 
 
 @QuerySubscriptionByConsumer.on(handlers)

@@ -10,11 +10,12 @@ from codec.recall_handle import RecallHandle
 from codec.topics import PERM_WRITE
 from gateway.broker.broker import Broker
 from gateway.broker.delayed.timer_delivery import TimerDelivery
+from gateway.broker.messages.answer_gate import without_status
 from gateway.broker.messages.message_writer import MessageDraft
 from gateway.broker.statistics.stored_counts import MessageType
 from remoting.declare import Header
 from remoting.errors import RequestError
-from remoting.handler_table import Call, HandlerTable
+from remoting.handler_table import AnswersLater, Call, HandlerTable
 from remoting.requests.send import RecallMessage, RecallMessageReply
 from remoting.requests.timers import GetTimerCheckPoint, GetTimerMetrics
 from storage.append import NewMessage
@@ -26,11 +27,11 @@ _UNAVAILABLE: Final = "recall failed, broker service not available"
 
 
 @RecallMessage.on(handlers)
-def recall_message(broker: Broker, request: RecallMessage, call: Call) -> RecallMessageReply:
+def recall_message(broker: Broker, request: RecallMessage, call: Call) -> RecallMessageReply | AnswersLater:
     """Recall a timer message: store a recall in the same slot, which makes delivery skip the message.
 
     Source: RecallMessageProcessor, 5.4.0. As there, the broker does not check whether the message still waits, or ever
-    existed.
+    existed. The answer waits until the recall is safe, as that of a send does.
     """
     region = broker.config.region_id
     try:
@@ -38,7 +39,10 @@ def recall_message(broker: Broker, request: RecallMessage, call: Call) -> Recall
     except RequestError as error:
         error.fields = {keys.MSG_REGION: region}
         raise
-    return RecallMessageReply(msg_id=unique_key, msg_region=region)
+    reply = RecallMessageReply(msg_id=unique_key, msg_region=region)
+    if not broker.answer_gate.must_wait:
+        return reply
+    return broker.answer_gate.hold_reply(call, reply, broker.store.max_physical_offset, without_status)
 
 
 def _store_recall(broker: Broker, request: RecallMessage, call: Call) -> str:

@@ -161,7 +161,7 @@ async def delete_topic(broker: Broker, request: DeleteTopicInBroker) -> None:
             for config in filter(None, configs.values()):
                 broker.topics.put_back(config)
             raise
-        await _save_offsets(broker)
+        await save_offsets(broker, "topic")
 
 
 async def _announce_deletion(broker: Broker, topics: list[str]) -> None:
@@ -176,10 +176,11 @@ def _reason(error: StoreFull | OSError) -> str:
     return error.reason if isinstance(error, StoreFull) else error.strerror or str(error)
 
 
-async def _save_offsets(broker: Broker) -> None:
-    """Write the tables without the offsets of a deleted topic, before a topic of its name may be created.
+async def save_offsets(broker: Broker, kind: str) -> None:
+    """Write the tables without the offsets of a deleted topic or group, before one of its name may be created.
 
-    If the process were killed before the next save, their groups would skip the first messages of the new topic.
+    If the process were killed before the next save, the groups of a new topic would skip its first messages, and a new
+    group would go on where the deleted one ended. ``kind`` is the one that was deleted. Raises RequestError.
     """
     try:
         with trio.CancelScope(shield=True):
@@ -187,7 +188,7 @@ async def _save_offsets(broker: Broker) -> None:
             await broker.pop.state.ordered_pops.save_changes()
     except (StoreFull, OSError) as error:
         remark = (
-            f"the topic is deleted, but its offsets are not yet: they cannot be written ({_reason(error)})"
+            f"the {kind} is deleted, but its offsets are not yet: they cannot be written ({_reason(error)})"
         )
         raise RequestError(ResponseCode.SYSTEM_ERROR, remark) from error
 

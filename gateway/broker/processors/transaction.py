@@ -7,10 +7,11 @@ from codec.ids import decode_message_id
 from codec.message import Message
 from codec.topics import TRANS_CHECK_MAX_TOPIC, TRANS_HALF_TOPIC
 from gateway.broker.broker import Broker
+from gateway.broker.messages.answer_gate import without_status
 from gateway.broker.messages.stored_messages import find_in_queue, find_message
 from remoting.connection import Handler
 from remoting.errors import RequestError
-from remoting.handler_table import HandlerTable
+from remoting.handler_table import AnswersLater, Call, HandlerTable
 from remoting.requests.transaction import ResumeCheckHalfMessage
 from storage.append import NewMessage
 
@@ -26,7 +27,7 @@ def end_transaction(broker: Broker) -> Handler:
 
 
 @ResumeCheckHalfMessage.on(handlers)
-def resume_check(broker: Broker, request: ResumeCheckHalfMessage) -> None:
+def resume_check(broker: Broker, request: ResumeCheckHalfMessage, call: Call) -> AnswersLater | None:
     """Write a given-up message to the half messages again, as if it had never been checked.
 
     Source: AdminBrokerProcessor.resumeCheckHalfMessage, 5.4.0. Deviation: only a message that the broker gave up asking
@@ -42,6 +43,9 @@ def resume_check(broker: Broker, request: ResumeCheckHalfMessage) -> None:
     except RequestError as error:
         remark = f"Put message back to {TRANS_HALF_TOPIC} failed."
         raise RequestError(ResponseCode.SYSTEM_ERROR, remark) from error
+    if not broker.answer_gate.must_wait:
+        return None
+    return broker.answer_gate.hold_reply(call, None, broker.store.max_physical_offset, without_status)
 
 
 def _find_given_up(broker: Broker, message_id: str | None) -> Message | None:

@@ -13,6 +13,7 @@ from codec.topics import TIMER_TOPIC
 from gateway.broker.delayed.timer_delivery import RETRY_MS
 from gateway.broker.messages.damaged_records import RecordKind
 from gateway.tests.broker_world import World as BrokerWorld
+from gateway.tests.broker_world import answer_of
 from remoting.errors import RequestError
 from remoting.requests.admin import GetBrokerRuntimeInfo
 from remoting.requests.send import RecallMessage, SendMessageV2
@@ -269,6 +270,22 @@ def test_the_answer_to_a_send_holds_the_handle(recalling):
     assert RecallHandle.decode(handle) == ("t", "b1", str(NOW + 1001), "U1")
     request.properties = "UNIQ_KEY\x01U1\x02"
     assert recalling.ask(request).recall_handle is None
+
+
+def test_with_synchronous_flush_a_recall_is_confirmed_when_it_is_on_the_disk():
+    """After a power cut a message was delivered whose recall had been confirmed."""
+    world = World(recall_message_enable=True, flush_disk_type="SYNC_FLUSH")
+    world.topic()
+    held = []
+    world.broker.answer_gate.hold = lambda connection, answer, position, *more: held.append(
+        (answer, position)
+    )
+    request = RecallMessage(topic="t", recall_handle=handle_of(), producer_group="p")
+    assert world.handlers[request.code](world.connection, request.to_command(7)) is None
+    assert world.connection.written == []
+    ((answer, position),) = held
+    assert request.read_reply(answer_of(answer)).msg_id == "U1"
+    assert position == world.broker.store.max_physical_offset
 
 
 def test_a_message_taken_back_does_not_come(recalling):

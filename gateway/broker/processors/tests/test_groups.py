@@ -1,4 +1,5 @@
 import pytest
+import trio
 
 from gateway.tests.broker_fakes import FakeConnection
 from gateway.tests.broker_world import World
@@ -13,6 +14,8 @@ from remoting.requests.groups import (
     UpdateAndCreateSubscriptionGroupList,
     UpdateAndGetGroupForbidden,
 )
+from storage.errors import StoreFull
+from storage.files import MemoryFiles
 
 
 @pytest.fixture
@@ -85,6 +88,31 @@ def test_delete_keeps_offsets_unless_asked(world):
     assert world.broker.offsets.query_offset("g", "t", 0) == 1
     world.ask(DeleteSubscriptionGroup(group_name="g", clean_offset=True))
     assert world.broker.offsets.query_offset("g", "t", 0) == -1
+
+
+def test_deleted_offsets_stay_deleted_when_the_process_is_killed():
+    """A group of the same name would have gone on where the deleted one ended."""
+    files = MemoryFiles()
+    world = World(files=files)
+    world.topic("t")
+    create(world, "g")
+    world.broker.offsets.commit_offset("g", "t", 0, 1)
+    trio.run(world.broker.offsets.save_changes)
+    world.ask(DeleteSubscriptionGroup(group_name="g", clean_offset=True))
+    killed = World(files=files)
+    assert killed.broker.offsets.query_offset("g", "t", 0) == -1
+
+
+def test_a_deletion_whose_offsets_cannot_be_written_is_not_success(world, monkeypatch):
+    create(world, "g")
+    world.broker.offsets.commit_offset("g", "t", 0, 1)
+
+    async def fail():
+        raise StoreFull("no room")
+
+    monkeypatch.setattr(world.broker.offsets, "save_changes", fail)
+    with pytest.raises(RequestError, match="the group is deleted, but its offsets are not yet"):
+        world.ask(DeleteSubscriptionGroup(group_name="g", clean_offset=True))
 
 
 def test_a_groups_subscription(world):

@@ -142,6 +142,19 @@ async def test_fifteen_checks_then_it_is_given_up_and_can_be_resumed(cluster):
     assert [each.body for each in orders(node)] == [b"hello"]
 
 
+@simulated
+async def test_with_synchronous_flush_a_resumption_is_confirmed_when_it_is_on_the_disk(cluster):
+    node, producer = await started(cluster)
+    await producer.half()
+    await trio.sleep(16 * 30 + 1)
+    (given_up,) = queue(node, TRANS_CHECK_MAX_TOPIC)
+    gate, held = node.broker.answer_gate, []
+    gate.must_wait = True
+    gate.hold = lambda connection, answer, position, *more: held.append(position) or answer
+    await producer.connection.ask(ResumeCheckHalfMessage(topic="orders", msg_id=given_up.msg_id))
+    assert held == [node.broker.store.max_physical_offset]
+
+
 @pytest.mark.parametrize("message_id", ["", "xyz", "0" * 32, "7F0000010000" + "F" * 20])
 @simulated
 async def test_what_cannot_be_resumed(cluster, message_id):
