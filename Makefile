@@ -5,6 +5,8 @@
 #   make fuzz SEED=7 FRAMES=1000000    mutated requests against namesrv, broker and shadow gateway
 #   make laws SEEDS=5000               random stories of a store, its crashes and its threads
 #   make planted                       defects planted into copies of the tree: the tests must notice
+#   make simulate SEEDS=10000          stories of a master and its slave on virtual time
+#   make planted-replication           defects of replication: the simulation must notice
 #   make planted-deviations            deviations from the protocol: the conformance cases must notice
 #   make power-cut ROUNDS=10           power cuts under a broker that is sent messages (as root)
 PYTHON ?= python3
@@ -25,7 +27,7 @@ IMAGE ?= yes
 COMPILE := $(BIN)/python -m compileall -q $(PACKAGES)
 MORE = $(if $(ARGS),-- $(ARGS))
 
-.PHONY: serve wheel image test check runs run unit types lint format compat compat-official compat-image spark-delta spark-env fuzz laws planted planted-deviations power-cut \
+.PHONY: serve wheel image test check runs run unit types lint format compat compat-official compat-image spark-delta spark-env fuzz laws simulate planted planted-replication planted-deviations power-cut \
   bench bench-shadow bench-isolation bench-processes bench-scale bench-security bench-upkeep bench-spark docs docs-serve clean
 
 serve: $(VENV)/serve
@@ -76,11 +78,19 @@ fuzz: $(VENV)/dev
 # The laws of the store in long: docs/explanation/store-laws.md
 laws: $(VENV)/dev
 	LAWS_SEEDS=$(SEEDS) $(BIN)/python -m pytest storage/tests/test_store_model.py storage/tests/test_store_interleaving.py \
+	  storage/tests/test_replica_stories.py \
 	  gateway/broker/assembly/tests/test_build_stories.py gateway/broker/transactions/tests/test_transactions_stories.py \
 	  gateway/broker/pop/tests/test_reviver_stories.py $(ARGS)
 
 planted: $(VENV)/dev
 	$(BIN)/python -m storage.tests.planting $(ARGS)
+
+# A master, its slave and their clients on virtual time: docs/explanation/replication-laws.md
+simulate: $(VENV)/dev
+	$(BIN)/python -m gateway.broker.replication.tests.simulation --seeds $(SEEDS) $(ARGS)
+
+planted-replication: $(VENV)/dev
+	$(BIN)/python -m gateway.broker.replication.tests.planting $(ARGS)
 
 # The same with deviations from the protocol, which conformance cases must notice: compat_tests/README.md
 planted-deviations: $(VENV)/dev

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.broker.replication.tests.simulation.story import run_seed
 
-SEEDS = int(os.environ.get("SIMULATION_SEEDS", "160"))
+SEEDS = int(os.environ.get("SIMULATION_SEEDS", "120"))
 SEEDS_PER_TEST = 20
 
 

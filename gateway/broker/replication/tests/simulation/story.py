@@ -86,8 +86,10 @@ class Story:
         async with trio.open_nursery() as nursery:
             self.operator.start(nursery)
             async with trio.open_nursery() as clients:
-                for client in (*self.producers, *self.consumers):
-                    clients.start_soon(client.run)
+                for producer in self.producers:
+                    clients.start_soon(producer.run)
+                for consumer in self.consumers:
+                    clients.start_soon(consumer.run)
                 clients.start_soon(self._keep_checking)
                 await self.operator.run(trio.current_time() + FAULTS_UNTIL_S)
                 await self.operator.settle()
