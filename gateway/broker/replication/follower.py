@@ -305,7 +305,10 @@ class Follower:
                 self._compared_bytes *= MORE_COMPARED
             case CannotFollow():
                 self._note_trouble("cannot follow the master", trouble)
-            case HaWireError() | ReplicaGap() | BadReplicaData():
+            case BadReplicaData():
+                hint = "mappedFileSizeCommitLog must be the same at both brokers"
+                self._note_trouble("the master sent what cannot be appended", f"{trouble} ({hint})")
+            case HaWireError() | ReplicaGap():
                 self._note_trouble("the master sent what cannot be appended", trouble)
             case StoreFull():
                 self._note_trouble("no room for the master's messages", trouble)
@@ -314,7 +317,7 @@ class Follower:
             case _:
                 self._note_trouble(NO_CONNECTION, trouble)
 
-    def _note_trouble(self, state: str, error: BaseException) -> None:
+    def _note_trouble(self, state: str, error: object) -> None:
         """Show why nothing is copied, and log it once until something else happens."""
         self.state, self.reason = state, str(error) or type(error).__name__
         if state != self._logged:
