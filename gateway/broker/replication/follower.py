@@ -355,7 +355,8 @@ class Follower:
         with trio.fail_after(CONNECT_TIMEOUT_S):
             async with self._dial(*master.address) as connection:
                 table = (await connection.ask(GetBrokerRuntimeInfo(), sign=self._sign)).data.table
-        begin = parse_integer_or(table.get("commitLogMinOffset", ""), -1)
+        # An empty 4.9 broker answers that its log begins at -1.
+        begin = max(0, parse_integer_or(table.get("commitLogMinOffset", ""), 0))
         end = parse_integer_or(table.get("commitLogMaxOffset", ""), -1)
         if not 0 <= begin <= end:
             raise CannotFollow(f"the master's log begins at {begin} and ends at {end}, which cannot be")

@@ -227,6 +227,18 @@ async def test_an_empty_slave_waits_for_the_first_message_of_an_empty_master() -
 
 
 @virtual
+async def test_an_empty_master_of_4_9_says_that_its_log_begins_at_minus_1() -> None:
+    master = opened()
+    async with world(master, opened()) as pair:
+        pair.master.answers = {"commitLogMinOffset": "-1", "commitLogMaxOffset": "0"}
+        pair.start()
+        await trio.sleep(1)
+        fill(master, 30)
+        await trio.sleep(1)
+        assert pair.is_equal()
+
+
+@virtual
 async def test_an_empty_slave_copies_nothing_before_it_knows_where_the_log_begins() -> None:
     master = filled()
     async with world(master, opened()) as pair:
