@@ -428,7 +428,7 @@ class BrokerService:
         self._repeat(nursery, "expire clients", EXPIRY_INTERVAL_S, self._close_expired_clients)
         self._repeat(nursery, "sample rates", SAMPLE_INTERVAL_S, broker.rates.take_sample)
         if store.message_index_enable:
-            self._keep_running(nursery, "index", IndexBuilder(broker.store).run)
+            self._keep_running(nursery, "index", IndexBuilder(broker.store, self._is_catching_up).run)
         self._repeat(nursery, "disk space", DISK_CHECK_INTERVAL_S, self._check_disk_space)
         self._repeat(nursery, "expire files", store.clean_resource_interval_ms / 1000, self._remove_expired)
         checkpoint_s = store.flush_interval_consume_queue_ms / 1000
@@ -476,6 +476,10 @@ class BrokerService:
             self._keep_running(nursery, "staged batches", broker.staged_batches.run)
         self._repeat(nursery, "broadcast offsets", SCAN_INTERVAL_S, self._commit_broadcast_offsets)
         self._start_timers(nursery)
+
+    def _is_catching_up(self) -> bool:
+        slave = self.broker.replication.slave
+        return slave is not None and slave.follower.is_catching_up
 
     async def _cut_when_diverged(self, follower: LogFollower) -> None:
         """Have the store cut where its log differs from the master's; the parts are built again then."""

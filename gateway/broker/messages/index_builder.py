@@ -13,6 +13,7 @@ become as long as the turns of others, up to `MAX_SLICES_PER_TURN`. If even that
 queries become slower but stay complete: they search what is not indexed (`storage.unindexed_search`).
 """
 
+from collections.abc import Callable
 from typing import Final
 
 import trio
@@ -30,17 +31,22 @@ MAX_SLICES_PER_TURN: Final = 10
 
 
 class IndexBuilder:
-    """Keeps the index of one store close to the end of its log."""
+    """Keeps the index of one store close to the end of its log.
 
-    def __init__(self, store: MessageStore) -> None:
+    It rests while ``is_catching_up`` returns True: a slave first copies the messages that it lacks.
+    """
+
+    def __init__(self, store: MessageStore, is_catching_up: Callable[[], bool] = lambda: False) -> None:
         self._store = store
+        self._is_catching_up = is_catching_up
         self._last_end = 0
 
     async def run(self) -> None:
         """Index until cancelled. Raises StoreFull when the disk has no room for the index."""
         while True:
             await trio.sleep(STEP_S if self._store.index.unindexed_bytes else IDLE_S)
-            await self.run_step()
+            if not self._is_catching_up():
+                await self.run_step()
 
     async def run_step(self) -> None:
         """Index a part of what is left, or all of it if nothing was stored since the last step."""

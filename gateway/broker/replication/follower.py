@@ -67,6 +67,8 @@ CONNECT_TIMEOUT_S: Final = 5.0
 MIN_PAUSE_S: Final = 1.0
 MAX_PAUSE_S: Final = 5.0
 """Shortest and longest pause before the next connection. An official slave always pauses for 5 s."""
+CATCHING_UP_BYTES: Final = 4 << 20
+"""Bytes that are missing at a slave which does nothing else before they are copied and readable."""
 MAX_DISCARDED_BYTES: Final = COMPARED_BYTES
 """Largest log that is cut as a whole, when it has nothing in common with the master's."""
 MORE_COMPARED: Final = 16
@@ -256,6 +258,12 @@ class Follower:
     def is_copying(self) -> bool:
         """True while the connection stands, and everything so far is known to be the master's."""
         return self.state == "copying"
+
+    @property
+    def is_catching_up(self) -> bool:
+        """True while much of the master's log is not copied yet, or has no queue entries."""
+        missing_bytes = max(0, self.lag_bytes) if self.is_copying else 0
+        return self._log.undispatched_bytes + missing_bytes > CATCHING_UP_BYTES
 
     @property
     def lag_bytes(self) -> int:

@@ -1,6 +1,7 @@
 """The background task that builds the index: it keeps up under constant load, in short slices."""
 
 import trio
+import trio.testing
 
 from codec.properties import encode_properties
 from gateway.broker.messages import index_builder
@@ -88,3 +89,21 @@ def test_turns_of_an_overloaded_broker_are_longer_but_bounded(monkeypatch):
     trio.run(IndexBuilder(store).run_step)
     assert 2 < max(turns) <= index_builder.MAX_SLICES_PER_TURN
     assert len(turns) > 2
+
+
+def test_nothing_is_indexed_while_messages_are_still_to_be_copied():
+    store, is_catching_up = open_store(), True
+    builder = IndexBuilder(store, lambda: is_catching_up)
+
+    async def main():
+        nonlocal is_catching_up
+        put(store, 10)
+        with trio.move_on_after(60):
+            await builder.run()
+        assert store.index.unindexed_bytes == store.max_physical_offset
+        is_catching_up = False
+        with trio.move_on_after(60):
+            await builder.run()
+        assert store.index.unindexed_bytes == 0
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
