@@ -3,6 +3,7 @@
 Official servers do not know their codes.
 """
 
+from remoting.bodies.progress import ConsumerOffsetSerializeWrapper
 from remoting.bodies.replication import ReplicatedTables
 from remoting.declare import Header, Request, i32, i64
 
@@ -10,6 +11,15 @@ UNEXPECTED_OFFSET = 21
 """PULL_OFFSET_MOVED: the messages do not start at the queue's next offset, which the reply contains."""
 PRIVATE_CODES = range(770_000, 771_000)
 """Request codes private to this project, far from every official range (the highest official one is 200151)."""
+
+
+class RaiseConsumerOffsets(Request[None], code=770_011):
+    """Raise a master's consumer offsets to those that consumers committed at a slave while the master was away.
+
+    Offsets of unknown topics are left out, and smaller ones than the master's. Groups are created as for a first pull.
+    """
+
+    data: ConsumerOffsetSerializeWrapper
 
 
 class PutMessagesAtOffsetsReply(Header):

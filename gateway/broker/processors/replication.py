@@ -24,6 +24,7 @@ from remoting.requests.ha import (
     ResetMasterFlushOffset,
 )
 from remoting.requests.pop import GetAllMessageRequestMode, GetAllMessageRequestModeReply
+from remoting.requests.replication import RaiseConsumerOffsets
 
 handlers: HandlerTable[Broker] = HandlerTable()
 
@@ -34,6 +35,22 @@ def get_all_message_request_modes(
 ) -> GetAllMessageRequestModeReply:
     """Return every request mode that was set."""
     return GetAllMessageRequestModeReply(data=broker.pop.request_modes.snapshot())
+
+
+@RaiseConsumerOffsets.on(handlers)
+def raise_consumer_offsets(broker: Broker, request: RaiseConsumerOffsets) -> None:
+    """Take over the progress that consumers made at a slave. An offset never goes back by it, nor beyond its queue."""
+    for key, queues in request.data.offset_table.items():
+        topic, _, group = key.partition("@")
+        # A group may have begun to consume there. It is created as for its first pull here.
+        if topic not in broker.topics or broker.groups.find_or_create(group) is None:
+            continue
+        for queue_id, offset in queues.items():
+            # The messages beyond the end were lost with the log that had them, or will come again.
+            progress = min(offset, broker.store.max_offset(topic, queue_id))
+            is_reset = broker.offsets.has_reset(group, topic, queue_id)
+            if progress > broker.offsets.query_offset(group, topic, queue_id) and not is_reset:
+                broker.offsets.commit_of_client(group, topic, queue_id, progress)
 
 
 @ResetMasterFlushOffset.on(handlers)

@@ -91,6 +91,7 @@ CHANGING: Final = _codes(
     groups.UpdateAndGetGroupForbidden,
     offsets.InvokeBrokerToResetOffset,
     offsets.CloneGroupOffset,
+    replication.RaiseConsumerOffsets,
     pop.SetMessageRequestMode,
     auth.AuthCreateUser,
     auth.AuthUpdateUser,

@@ -6,7 +6,8 @@ Source: SlaveSynchronize, 5.4.0. Deviations:
 - A topic or group never vanishes while a table is taken over. The official slave deletes all of them at every
   synchronisation and puts them back. Here the difference is applied in one step, and nothing is deleted unless the
   master listed its whole table.
-- Consumer offsets and delay offsets only move forward: a slave that consumers have reached has newer ones.
+- Consumer offsets and delay offsets only move forward: a slave that consumers have reached has newer ones. The master
+  gets those that were committed here while it was away (`progress_return.py`).
 - A topic that the master deleted is deleted here with its queues, so that a later topic of its name starts anew.
 
 The order of the requests matters. A deletion is taken over before the offsets are, because the offsets of the new topic
@@ -18,6 +19,7 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 import trio
@@ -33,9 +35,11 @@ from gateway.broker.pop.ordered_pops import OrderedPopTable
 from gateway.broker.pop.queue_assignment import RequestModes, parse_modes
 from gateway.broker.replication.follower import FAILURES, Dial
 from gateway.broker.replication.master_lookup import Address, MasterLookup
+from gateway.broker.replication.progress_return import OffsetTable, ProgressReturn, commit_offsets
 from gateway.broker.topics.topic_table import TopicTable
 from gateway.broker.waiting.long_poll import LongPolls
 from remoting.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupWrapper
+from remoting.bodies.progress import ConsumerOffsetSerializeWrapper
 from remoting.bodies.queues import DataVersion
 from remoting.bodies.topics import TopicConfig
 from remoting.connection import Connection
@@ -44,7 +48,7 @@ from remoting.errors import RemotingClosed, RequestError
 from remoting.requests.groups import GetAllSubscriptionGroupConfig
 from remoting.requests.offsets import GetAllConsumerOffset, GetAllDelayOffset
 from remoting.requests.pop import GetAllMessageRequestMode
-from remoting.requests.replication import GetReplicatedTables
+from remoting.requests.replication import GetReplicatedTables, RaiseConsumerOffsets
 from remoting.requests.timers import GetTimerCheckPoint, GetTimerMetrics
 from remoting.requests.topics import GetAllTopicConfig
 from storage.errors import StoreFull
@@ -100,6 +104,7 @@ class TableSync:
         self._is_failing = False
         # False once the master has refused the private request: it is an official broker.
         self._is_ours = True
+        self._progress = ProgressReturn(parts.offsets)
         self.synced_at: float | None = None
 
     async def run(self) -> None:
@@ -156,10 +161,12 @@ class TableSync:
         offsets = parse_offsets(await self._ask(connection, GetAllConsumerOffset())).offset_table
         for topic in deleted_topics:
             self._forget_topic(topic)
+        self._parts.offsets.merge(offsets)
+        # Before the groups go: one that began to consume here while the master was away is new to the master.
+        await self._progress.return_progress(offsets, partial(self._send_progress, connection))
         for group in deleted_groups:
             if not any(key.endswith(f"@{group}") for key in offsets):
                 self._parts.offsets.remove_group(group)
-        self._parts.offsets.merge(offsets)
         self._parts.delay_service.merge(await self._ask(connection, GetAllDelayOffset()))
         await self._sync_request_modes(connection)
         self.synced_at = trio.current_time()
@@ -173,6 +180,16 @@ class TableSync:
         if answer.code != ResponseCode.SUCCESS:
             raise RequestError(answer.code, answer.remark)
         return bytes(answer.body)
+
+    async def _send_progress(self, connection: Connection, offsets: OffsetTable) -> None:
+        """Send the master offsets that consumers committed here while it was away."""
+        if self._is_ours:
+            table = ConsumerOffsetSerializeWrapper(
+                offset_table={key: dict(queues) for key, queues in offsets.items()}
+            )
+            await self._ask(connection, RaiseConsumerOffsets(data=table))
+        else:
+            await commit_offsets(offsets, partial(self._ask, connection))
 
     async def _sync_timers(self, connection: Connection) -> None:
         """Remember how far the master has delivered timer messages; nothing from a master without timers."""

@@ -1,5 +1,6 @@
 """A slave's tables follow those of its master: nothing vanishes meanwhile, and no offset goes back."""
 
+import pytest
 import trio
 
 from gateway.broker.broker import Broker
@@ -12,6 +13,7 @@ from remoting.bodies.groups import SubscriptionGroupConfig
 from remoting.bodies.heartbeat import SubscriptionData
 from remoting.bodies.pop import SetMessageRequestModeRequestBody
 from remoting.bodies.topics import TopicConfig
+from remoting.requests.replication import GetReplicatedTables, RaiseConsumerOffsets
 from remoting.requests.topics import DeleteTopicInBroker
 
 FULL_COPY_S = table_sync.TABLES_INTERVAL_S + table_sync.TIMER_INTERVAL_S + 1
@@ -199,3 +201,27 @@ async def test_tables_are_saved_and_copied_again_after_a_master_was_away(cluster
     await pair.copy()
     assert "later" in pair.slave.topics
     await settle()
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+@simulated
+async def test_progress_made_at_the_slave_reaches_the_master(cluster: Cluster, is_ours: bool) -> None:
+    pair = await pair_of(cluster)
+    if not is_ours:
+        for request in (GetReplicatedTables, RaiseConsumerOffsets):
+            del pair.master_node.service.handlers[request.code]
+    for _ in range(9):
+        await cluster.dial(pair.master_node.address).ask(message())
+    pair.master.groups.update([SubscriptionGroupConfig(group_name="g")])
+    pair.master.offsets.commit_offset("g", "orders", 0, 2)
+    await pair.copy()
+    # As long as the master is away, consumers commit at the slave, a new group among them.
+    pair.slave.groups.find_or_create("new")
+    pair.slave.offsets.commit_offset("g", "orders", 0, 7)
+    pair.slave.offsets.commit_offset("new", "orders", 0, 3)
+    await pair.copy()
+    assert pair.master.offsets.query_offset("g", "orders", 0) == 7
+    assert pair.master.offsets.query_offset("new", "orders", 0) == (3 if is_ours else -1)
+    pair.master.offsets.commit_offset("g", "orders", 0, 1)
+    await pair.copy()
+    assert pair.master.offsets.query_offset("g", "orders", 0) == 1, "it was moved back there on purpose"

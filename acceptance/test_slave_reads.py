@@ -1,0 +1,83 @@
+"""Consumers read from our slave while its master is gone, and their progress reaches the master when it is back."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from acceptance.test_cluster import available, namesrv_alone
+from compat_tests.cases.conftest import warm_up
+from compat_tests.clients.driver import JavaDriver
+from compat_tests.clients.java_api import JavaClient
+from compat_tests.clients.typed import connect, has_route, send
+from compat_tests.endpoints.ports import find_server_ports
+from compat_tests.server import eventually
+from remoting.requests.offsets import QueryConsumerOffset
+from tools.processes import Gateway
+
+MESSAGES, QUEUES = 100, 4
+SEND_OK, SLAVE_NOT_AVAILABLE = 0, 11
+
+
+def run_master(directory: Path, namesrv: str, port: int) -> Gateway:
+    place = ("-n", namesrv, "--store", str(directory / "master"), "--port", str(port))
+    return Gateway(directory, *place, "--set", "brokerRole=SYNC_MASTER", command="broker")
+
+
+def run_slave(directory: Path, namesrv: str) -> Gateway:
+    settings = ("--set", "brokerRole=SLAVE", "--set", "brokerId=1")
+    return Gateway(
+        directory / "s", "-n", namesrv, "--store", str(directory / "slave"), *settings, command="broker"
+    )
+
+
+@contextmanager
+def stock_client(profile: str, namesrv: str) -> Iterator[JavaClient]:
+    driver = JavaDriver(profile, namesrv)
+    try:
+        client = JavaClient(driver, profile.partition("-")[2])
+        warm_up(client)
+        yield client
+    finally:
+        driver.close()
+
+
+def progress(address: str) -> int:
+    """Return the sum of the group's offsets in all queues."""
+    with connect(address) as broker:
+        return sum(
+            broker.ask(QueryConsumerOffset(consumer_group="g", topic="T", queue_id=queue_id)).offset
+            for queue_id in range(QUEUES)
+        )
+
+
+@pytest.mark.both_servers
+@pytest.mark.parametrize("profile", ["server-5.4", "server-4.9"])
+def test_a_slave_serves_the_backlog_of_a_killed_master(tmp_path: Path, profile: str) -> None:
+    _, port = find_server_ports()
+    with namesrv_alone(tmp_path / "n") as namesrv, available():
+        address = namesrv.namesrv
+        with run_master(tmp_path, address, port) as master, connect(address) as client:
+            eventually(lambda: has_route(client, "TBW102"), 20)
+            with connect(master.broker) as broker:
+                assert send(broker, "T", b"alone").code == SLAVE_NOT_AVAILABLE
+                with run_slave(tmp_path, address) as slave:
+                    first = iter(range(1, 1000))
+                    eventually(lambda: send(broker, "T", b"first").code == SEND_OK or not next(first), 30)
+                    total = MESSAGES + 1 + next(first)
+                    codes = Counter(
+                        send(broker, "T", b"%d" % number, queue_id=number % QUEUES).code
+                        for number in range(MESSAGES)
+                    )
+                    assert codes == {SEND_OK: MESSAGES}
+                    with stock_client(profile, address) as java:
+                        master.kill()
+                        with java.push("g", "T", wait_stop=True) as consumer:
+                            received = consumer.received(total, 60)
+                        numbers = {int(one["body"]) for one in received if one["body"].isdigit()}
+                        assert numbers == set(range(MESSAGES))
+                    eventually(lambda: progress(slave.broker) >= total, 30)
+                    with run_master(tmp_path, address, port) as again:
+                        eventually(lambda: progress(again.broker) >= total, 60)
