@@ -38,6 +38,14 @@ class StoreSettings:
         low=20,
         high=2**31 - 1,
     )
+    offset_journal_bytes: int = key(
+        "consumerOffsetJournalSize",
+        32 * MIB,
+        "bytes of the sparse file that keeps committed consumer offsets through SIGKILL, about 64 a queue and group "
+        "(ours)",
+        low=4096,
+        high=2**31 - 1,
+    )
     max_message_size_bytes: int = key(
         "maxMessageSize",
         4 * MIB,

@@ -62,6 +62,7 @@ SMALL = {
     "max_hash_slots": 500,
     "max_index_entries": 2000,
     "max_message_size_bytes": 100_000,
+    "offset_journal_bytes": 1 << 16,
 }
 
 

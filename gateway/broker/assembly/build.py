@@ -372,7 +372,9 @@ def _tables(
     journal: OffsetJournal | None = None
     records: list[Record] = []
     if not isinstance(store.files, MemoryFiles):  # what is in memory only is gone with the process
-        journal, records = open_journal(store.files, store.config.root, was_killed=store.was_killed)
+        journal, records = open_journal(
+            store.files, store.config.root, config.store.offset_journal_bytes, was_killed=store.was_killed
+        )
     filter_cache = FilterCache(config.limits)
     filters = ConsumerFilterTable(table_file("consumerFilter.json"), clock, filter_cache, config.limits)
     return BrokerTables(

@@ -39,8 +39,6 @@ from storage.files import Files, MappedFile
 log = logging.getLogger(__name__)
 
 FILE_NAME: Final = "consumeroffsets.journal"
-JOURNAL_BYTES: Final = 32 << 20
-"""Size of the sparse file: room for the offsets of about 500,000 queues and groups."""
 NO_OFFSET: Final = 0
 """The word of a record that says nothing. Others hold the complement of the offset: that of 0 is -1."""
 _MAGIC: Final = 0x3152_4E4A_5346_464F  # "OFFSJNR1"
@@ -175,20 +173,24 @@ Record = tuple[str, int, int]
 """Key, queue id and offset of a record."""
 
 
-def open_journal(files: Files, root: str, *, was_killed: bool) -> tuple[OffsetJournal | None, list[Record]]:
+def open_journal(
+    files: Files, root: str, size_bytes: int, *, was_killed: bool
+) -> tuple[OffsetJournal | None, list[Record]]:
     """Return the journal of a store, and the records of the process before, if that was killed.
 
-    The journal is None, which is logged, where the file cannot be written.
+    ``size_bytes`` is the size of a new file, which is sparse. The journal is None, which is logged, where the file
+    cannot be written.
     """
     path = f"{root}/{FILE_NAME}"
     try:
-        if was_killed and files.size(path) is not None:
+        if was_killed and files.size(path):
             with suppress(ValueError, CorruptionError):
-                journal = OffsetJournal(files, _open_file(files, path))
+                # Of the size that it was made with: the setting may have changed since.
+                journal = OffsetJournal(files, _open_file(files, path, _whole_words(files.size(path))))
                 return journal, list(journal.load())
             log.warning("journal of consumer offsets cannot be read", extra={"path": path})
         files.delete(path)
-        journal = OffsetJournal(files, _open_file(files, path))
+        journal = OffsetJournal(files, _open_file(files, path, size_bytes))
         journal.begin()
     except (StoreError, OSError) as error:
         extra = {"path": path, "reason": str(error)}
@@ -197,8 +199,15 @@ def open_journal(files: Files, root: str, *, was_killed: bool) -> tuple[OffsetJo
     return journal, []
 
 
-def _open_file(files: Files, path: str) -> MappedFile:
-    mapped = files.open_mapped(path, JOURNAL_BYTES)
+def _whole_words(size_bytes: int | None) -> int:
+    """Return the size of a journal. Raises ValueError for one that no journal has."""
+    if not size_bytes or size_bytes % 8:
+        raise ValueError(f"a journal of {size_bytes} bytes")
+    return size_bytes
+
+
+def _open_file(files: Files, path: str, size_bytes: int) -> MappedFile:
+    mapped = files.open_mapped(path, size_bytes)
     if mapped.view.readonly:  # a file system that was made read-only
         mapped.close()
         raise StoreUnwritable(f"{path} cannot be written", "the disk cannot be written")

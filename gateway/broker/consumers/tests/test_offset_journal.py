@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from codec.fastjson import loads
 from gateway.broker.consumers.consumer_offsets import ConsumerOffsets
-from gateway.broker.consumers.offset_journal import JOURNAL_BYTES, OffsetJournal, open_journal
+from gateway.broker.consumers.offset_journal import OffsetJournal, open_journal
 from gateway.config.limits import BrokerLimits
 from gateway.runtime.config_file import ConfigFile
 from storage.clock import SystemClock
@@ -20,10 +20,13 @@ from storage.files import DiskFiles, Files
 
 ROOT = "/store"
 PATH = f"{ROOT}/consumeroffsets.journal"
+JOURNAL_BYTES = 1 << 18
 
 
-def open_offsets(files: Files, *, was_killed: bool = True, root: str = ROOT) -> ConsumerOffsets:
-    journal, records = open_journal(files, root, was_killed=was_killed)
+def open_offsets(
+    files: Files, *, was_killed: bool = True, root: str = ROOT, size_bytes: int = JOURNAL_BYTES
+) -> ConsumerOffsets:
+    journal, records = open_journal(files, root, size_bytes, was_killed=was_killed)
     return ConsumerOffsets(
         ConfigFile(files, f"{root}/config/consumerOffset.json"),
         SystemClock(),
@@ -124,7 +127,7 @@ def test_nothing_is_read_after_a_power_cut_or_a_clean_close(
 
 def test_every_kill_leaves_what_was_committed(files: CrashFiles, offsets: ConsumerOffsets) -> None:
     """A record that is not finished is not there; the bytes of the file after each store of a word."""
-    journal, _ = open_journal(files, ROOT, was_killed=True)
+    journal, _ = open_journal(files, ROOT, JOURNAL_BYTES, was_killed=True)
     assert journal is not None
     seen = []
 
@@ -193,14 +196,13 @@ def test_without_room_on_the_disk_offsets_are_saved_at_intervals(caplog: pytest.
     assert 0 < len(open_offsets(killed(files)).table["t@g"]) < 2000
     assert len(offsets.table["t@g"]) == 2000
     full = CrashFiles(capacity_bytes=0)
-    assert open_journal(full, ROOT, was_killed=False) == (None, [])
+    assert open_journal(full, ROOT, JOURNAL_BYTES, was_killed=False) == (None, [])
     with pytest.raises(StoreFull):
         OffsetJournal(full, full.open_mapped(PATH, JOURNAL_BYTES)).begin()
 
 
-def test_a_full_journal_keeps_what_it_has(files: CrashFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.broker.consumers.offset_journal.JOURNAL_BYTES", 80)
-    offsets = open_offsets(files, was_killed=False)
+def test_a_full_journal_keeps_what_it_has(files: CrashFiles) -> None:
+    offsets = open_offsets(files, was_killed=False, size_bytes=80)
     for queue_id, offset in ((0, 1), (1, 2), (2, 3), (0, 4)):
         offsets.commit_of_client("g", "t", queue_id, offset)
     assert open_offsets(killed(files)).table == {"t@g": {0: 4, 1: 2}}
