@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from codec.sysflag import TRANSACTION_COMMIT, TRANSACTION_NONE, TRANSACTION_ROLLBACK
-from gateway.auth.access_control import AccessDenied
 from gateway.grpc_front import messages
 from gateway.grpc_front.names import check_topic
 from gateway.grpc_front.rpc import Method, Rpc, unary
 from gateway.grpc_front.served_brokers import LocalCluster
 from gateway.grpc_front.statuses import OK, StatusError
+from remoting.errors import RequestError
 from remoting.requests.transaction import EndTransaction
 
 MAX_OPEN_TRANSACTIONS: Final = 100_000
@@ -97,7 +97,8 @@ class TransactionMethods:
         )
         try:
             await self._cluster.link(rpc.connection, broker).call(end, rpc.sender)
-        except AccessDenied:
-            self._transactions.add(topic, transaction_id, transaction)  # Its owner may still decide.
+        except RequestError:
+            # Nothing was decided: its owner may still do so, or do it again when the broker is less busy.
+            self._transactions.add(topic, transaction_id, transaction)
             raise
         return messages.EndTransactionResponse(status=OK)

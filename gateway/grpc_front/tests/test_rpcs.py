@@ -6,6 +6,7 @@ import hmac
 import pytest
 import trio
 
+from codec.constants import ResponseCode
 from codec.message import iter_messages
 from codec.recall_handle import RecallHandle
 from gateway.auth.access_control import AccessControl
@@ -26,7 +27,9 @@ from gateway.grpc_front.tests.world import (
     send_request,
 )
 from gateway.tests.cluster import EPOCH_MS, pull, settle, simulated
+from remoting.errors import RequestError
 from remoting.handler_table import Guard
+from remoting.requests.transaction import EndTransaction
 
 
 def resource(name="orders"):
@@ -586,6 +589,30 @@ async def test_an_open_transaction_is_asked_about_and_ended(cluster):
     await trio.sleep(30)
     assert stream.answers == []
     assert stored(front) == []
+
+
+@simulated
+async def test_a_decision_that_the_broker_refused_for_now_may_be_repeated(cluster):
+    """Flow control refused it, and the client learned at its second try that there was no such transaction."""
+    front = await open_front(cluster)
+    front.create_topic(kind="TRANSACTION")
+    client = front.client()
+    half = await send(client, message(message_type=m.TRANSACTION))
+    end = m.EndTransactionRequest(
+        topic=resource(), transaction_id=half.entries[0].transaction_id, resolution=m.COMMIT
+    )
+    handlers = front.broker_handlers
+    handler = handlers[EndTransaction.code]
+
+    def refuse(connection, command):
+        raise RequestError(ResponseCode.SYSTEM_BUSY, "busy")
+
+    handlers[EndTransaction.code] = refuse
+    assert (await client.call("EndTransaction", end)).status.code == m.TOO_MANY_REQUESTS
+    handlers[EndTransaction.code] = handler
+    assert (await client.call("EndTransaction", end)).status.code == m.OK
+    assert len(stored(front)) == 1
+    assert (await client.call("EndTransaction", end)).status.code == m.INTERNAL_SERVER_ERROR
 
 
 # -- access control -------------------------------------------------------------------------------------------

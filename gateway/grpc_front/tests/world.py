@@ -188,6 +188,7 @@ class Front:
         self.cluster = cluster
         self.service = service
         self.broker = broker.broker
+        self.broker_handlers = broker.service.handlers
         self.namesrv = namesrv
 
     def client(self, client_id: str = "client-1", **metadata: str) -> Client:
