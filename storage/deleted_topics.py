@@ -44,8 +44,7 @@ class DeletedTopics:
         self._files = files
         self._root = root
         self._path = f"{root}/{FILE_NAME}"
-        # Reentrant, because the tests of interleavings run a checkpoint inside of a deletion, and the reverse.
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         self.deletions_begun = 0
         self._deletions = self._read()
         self._announced_path = f"{root}/{ANNOUNCED_FILE_NAME}"
@@ -88,8 +87,6 @@ class DeletedTopics:
         with self._lock:
             if self.deletions_begun == deletions_begun:
                 write_ends()
-                if self.deletions_begun != deletions_begun:
-                    delete_queue_ends(self._files, self._root)
 
     def has_message(self, message: ScannedMessage) -> bool:
         """Return True for a message of a deleted topic, False for one of a later topic of the same name."""

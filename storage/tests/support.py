@@ -3,6 +3,7 @@
 import itertools
 import random
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
@@ -27,6 +28,9 @@ class FakeClock:
 
     def monotonic(self) -> float:
         return self._now_ms / 1000
+
+
+THREAD_TIMEOUT_S = 60.0
 
 
 def small_config(**changes: object) -> StoreConfig:
@@ -71,6 +75,55 @@ def run_interrupted(work: Callable[[], object], step: int, other: Callable[[], o
     finally:
         sys.settrace(before)
     return steps_left < 0
+
+
+class NoticedLock:
+    """A lock that calls ``note_wait`` before a thread waits for it."""
+
+    def __init__(self, note_wait: Callable[[], None]) -> None:
+        self._note_wait = note_wait
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            self._note_wait()
+            assert self._lock.acquire(timeout=THREAD_TIMEOUT_S)
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
+
+
+def run_beside(
+    store: MessageStore, work: Callable[[], object], step: int, other: Callable[[], object]
+) -> bool:
+    """Do what `run_interrupted` does with ``other`` in a thread of its own, which may wait for a deletion of topics.
+
+    Then ``work`` goes on, and ``other`` as soon as it can.
+    """
+    ended_or_waits = threading.Event()
+    problems: list[BaseException] = []
+
+    def run_other() -> None:
+        try:
+            other()
+        except BaseException as problem:  # noqa: BLE001 - raised by the thread of the test
+            problems.append(problem)
+        finally:
+            ended_or_waits.set()
+
+    def start_other() -> None:
+        thread.start()
+        assert ended_or_waits.wait(THREAD_TIMEOUT_S)
+
+    thread = threading.Thread(target=run_other)
+    store._deleted_topics._lock = NoticedLock(ended_or_waits.set)  # type: ignore[assignment]
+    is_interrupted = run_interrupted(work, step, start_other)
+    if is_interrupted:
+        thread.join(THREAD_TIMEOUT_S)
+        assert not thread.is_alive()
+    if problems:
+        raise problems[0]
+    return is_interrupted
 
 
 def states_during(work: Callable[[], object], files: CrashFiles) -> list[CrashFiles]:

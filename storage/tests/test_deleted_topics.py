@@ -1,18 +1,21 @@
 """A deleted topic stays deleted, whatever crashes and rebuilds follow, and no later message is taken for its own."""
 
 import random
+import threading
 from collections.abc import Callable
 
 import pytest
 
 from storage.append import NewMessage
 from storage.crash_files import CrashFiles, ProcessKilled
+from storage.deleted_topics import DeletedTopics
 from storage.errors import StoreFull
 from storage.store import MessageStore
-from storage.tests.support import FakeClock
+from storage.tests.support import THREAD_TIMEOUT_S, FakeClock, NoticedLock
 from storage.tests.test_recovery import bodies, fill, open_store
 
 NOTE = "/s/deletedtopics.json"
+ENDS = "/s/queueends.json"
 
 
 def kill(files: CrashFiles) -> CrashFiles:
@@ -206,3 +209,28 @@ def failing(error: Exception) -> Callable[..., None]:
         raise error
 
     return write_small
+
+
+def test_a_deletion_waits_while_a_checkpoint_writes_the_ends_of_queues() -> None:
+    """They would name queues that are deleted, and recovery would take those for lost."""
+    files = CrashFiles()
+    topics = DeletedTopics(files, "/s")
+    waits_or_ended = threading.Event()
+
+    def delete() -> None:
+        topics.add("t", 0, 100, 0)
+        waits_or_ended.set()
+
+    def write_ends() -> None:
+        deletion.start()
+        assert waits_or_ended.wait(THREAD_TIMEOUT_S)
+        files.write_small(ENDS, b"{}")
+
+    topics._lock = NoticedLock(waits_or_ended.set)  # type: ignore[assignment]
+    deletion = threading.Thread(target=delete)
+    topics.run_unless_deleted_since(0, write_ends)
+    deletion.join(THREAD_TIMEOUT_S)
+    assert topics.deletion_of("t") == (100, 0)
+    assert files.read_small(ENDS) is None
+    topics.run_unless_deleted_since(0, lambda: files.write_small(ENDS, b"{}"))
+    assert files.read_small(ENDS) is None

@@ -1,7 +1,7 @@
 """A checkpoint in another thread, at every instruction of an append, and the other way round.
 
 Threads may take turns at any instruction. A trace function stands for the other thread: it does the other thread's work
-in the middle of one instruction after another.
+in the middle of one instruction after another, or starts a thread that does it where the two may wait for each other.
 """
 
 import itertools
@@ -15,7 +15,14 @@ from codec.batch import encode_batch
 from storage.append import NewMessage
 from storage.crash_files import CrashFiles, ProcessKilled
 from storage.store import MessageStore
-from storage.tests.support import FakeClock, hand_over_locks, kill_process, run_interrupted, small_config
+from storage.tests.support import (
+    FakeClock,
+    hand_over_locks,
+    kill_process,
+    run_beside,
+    run_interrupted,
+    small_config,
+)
 
 TOPICS = ("a", "b")
 Work = Callable[[MessageStore], object]
@@ -80,7 +87,7 @@ def test_a_checkpoint_and_a_change_at_the_same_time(change: Work, messages: int,
         works = [do_change, store.write_checkpoint]
         if outer == "checkpoint":
             works.reverse()
-        if not run_interrupted(works[0], step, works[1]):
+        if not run_beside(store, works[0], step, works[1]):
             break
         expected, durable = contents(store), store.durable_offset
         again = MessageStore.open(
