@@ -54,6 +54,8 @@ MAX_CHECK_INTERVAL_S: Final = 0.1
 """Longest time until bytes are sent that were appended without a `wake`."""
 MAX_REMEMBERED_HOSTS: Final = 64
 SECOND_S: Final = 1.0
+MIN_PIECE_BYTES: Final = 32 * 1024
+"""Bytes that are sent without waiting for acknowledgements."""
 MAX_SETTLE_S: Final = 1.0
 SETTLE_POLL_S: Final = 0.01
 
@@ -129,8 +131,8 @@ class HaServer:
         while True:
             await self._has_replicas.wait()
             await trio.sleep(MAX_CHECK_INTERVAL_S)
-            self._wake_now()
-            for session in self._serving:
+            for session in self._serving[:]:
+                session.send_next(at_once=True)
                 session.note_progress()
 
     # -- connections --
@@ -237,6 +239,7 @@ class _Session:
         self._reports = ReportReader()
         self._cursor: LogCursor | None = None
         self._unsent = memoryview(b"")
+        self._first_unacknowledged = 0  # the end of the piece before the last one
         self._progress: SlaveProgress | None = None
         self._is_busy = False
         self._closed = False
@@ -354,6 +357,8 @@ class _Session:
         replica.acknowledge(offset, trio.current_time())
         if replica.acknowledged > before or replica.counted is not (self._progress is not None):
             self.count()
+        if self._cursor is not None and not self._cursor.is_at_end:
+            self._server.wake()
 
     def count(self) -> None:
         """Tell the rule of the master how far this slave is, if it counts."""
@@ -377,11 +382,19 @@ class _Session:
 
     # -- sending --
 
-    def send_next(self) -> None:
-        """Send the next piece if the socket takes it at once; otherwise let the task do it."""
+    def send_next(self, *, at_once: bool = False) -> None:
+        """Send the next piece if the socket takes it at once; otherwise let the task do it.
+
+        A few new messages wait, unless they shall be sent ``at_once``, while the slave has two pieces to acknowledge:
+        the acknowledgement of the first sends all that have come by then.
+        """
         cursor = self._cursor
         if cursor is None or self._is_busy or self._closed or cursor.is_at_end:
             return
+        few = self._server.log.max_offset - cursor.offset < MIN_PIECE_BYTES
+        if few and self.replica.acknowledged < self._first_unacknowledged and not at_once:
+            return
+        self._first_unacknowledged = cursor.offset
         if self._pause_s() == 0:
             frame = self._next_frame(cursor)
             if frame is None:

@@ -239,6 +239,30 @@ async def test_a_master_that_stops_sends_the_rest_first_and_waits_for_no_dead_sl
         assert 0.9 < trio.current_time() - before < 2
 
 
+@real_time
+async def test_a_few_messages_wait_for_the_acknowledgement_of_a_piece_before() -> None:
+    """Each piece costs both sides the same, however few messages it has."""
+    async with running_master() as master, connected(master.listener) as slave:
+        slave.acknowledges = False
+        await slave.report(0)
+        await until(lambda: bool(master.server.replicas))
+        (replica,) = master.server.replicas
+        ends = [master.append() for _ in range(2)]
+        assert replica.sent == ends[1]
+        end = master.append(3)
+        assert replica.sent == ends[1]
+        await slave.report(ends[0])
+        await until(lambda: replica.sent == end)
+        await slave.read_until(end)
+        assert [size for _, size in slave.frames] == [ends[0]] * 2 + [3 * ends[0]]
+        # A slave that acknowledges nothing gets them nevertheless, a little later; and many are sent at once.
+        late_end = master.append()
+        assert replica.sent == end
+        await until(lambda: replica.sent == late_end)
+        full_end = master.append(10, size=4000)
+        await until(lambda: replica.sent == full_end)
+
+
 # -- acknowledgements --
 
 
