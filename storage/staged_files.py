@@ -98,6 +98,10 @@ class StagedFiles:
         """Return the size of a part; None when it does not exist."""
         return self._files.size(self._path(writer, batch, stage, number))
 
+    def has_parts(self, writer: str, batch: int) -> bool:
+        """Tell whether a batch has parts here."""
+        return any(number == batch for _, number in self._list_parts(writer))
+
     def total_bytes(self) -> int:
         """Return the size of all parts together."""
         sizes = (

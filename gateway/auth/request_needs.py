@@ -61,13 +61,14 @@ class NeedContext:
 
     ``topic_at`` returns the topic of the message at a physical offset: for a half message the topic it is meant for,
     and None where no message begins. ``has_group`` returns True for a consumer group that exists. ``max_json_values``
-    limits a JSON body as `ConnectionLimits` does.
+    limits a JSON body as `ConnectionLimits` does. ``staged_topics`` returns the topics of the parts of a writer's batch.
     """
 
     cluster: str
     topic_at: Callable[[int], str | None] = lambda offset: None
     has_group: Callable[[str], bool] = lambda name: False
     max_json_values: int = MAX_VALUES
+    staged_topics: Callable[[str, int], Iterable[str]] = lambda writer, batch: ()
 
 
 PUB, SUB, GET, LIST = Action.PUB, Action.SUB, Action.GET, Action.LIST
@@ -312,8 +313,18 @@ _register(send.SendMessage)(_send("topic"))
 _register(send.SendMessageV2, send.SendBatchMessage)(_send("b"))
 
 
-@_register(send.SendReplyMessage, send.SendReplyMessageV2, client.CheckClientConfig, staging.GetStagingState,
-           staging.PublishStaged)  # fmt: skip
+@_register(staging.PublishStaged)
+def _publish_staged(command: Command, context: NeedContext) -> Iterator[Need]:
+    request = staging.PublishStaged.from_command(command, context.max_json_values)
+    topics = list(context.staged_topics(request.writer, request.batch))
+    if topics:
+        yield from (_topic(topic, (PUB,)) for topic in topics)
+    else:
+        # Published already, or its parts were staged before a restart, and checked then.
+        yield Need((PUB, SUB), None)
+
+
+@_register(send.SendReplyMessage, send.SendReplyMessageV2, client.CheckClientConfig, staging.GetStagingState)
 def _any_client(command: Command, context: NeedContext) -> Iterator[Need]:
     """Yield a need that any client meets: consumers have no grant for the topic of replies.
 

@@ -89,6 +89,9 @@ class LocalBrokers:
             lambda offset: find_topic(service.broker.store, offset),
             lambda name: service.broker.groups.get(name) is not None,
             parts.limits.max_json_values,
+            lambda writer, batch: (
+                [] if (staged := service.broker.staged_batches) is None else staged.topics_of(writer, batch)
+            ),
         )
         service = BrokerService(
             broker,

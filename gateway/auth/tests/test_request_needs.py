@@ -3,6 +3,7 @@ import pytest
 from codec.command import Command
 from codec.ids import encode_message_id
 from gateway.auth.request_needs import NEEDS, NeedContext, find_needs
+from gateway.auth.resources import Action
 from gateway.broker.assembly.role_control import ROLE_REQUESTS
 from gateway.broker.processors import all_handlers
 from gateway.namesrv.processors import handlers as namesrv_handlers
@@ -18,6 +19,7 @@ from remoting.requests.pop import AckMessage, BatchAckMessage
 from remoting.requests.pull import PullMessage
 from remoting.requests.query import ViewMessageById
 from remoting.requests.send import ConsumerSendMsgBack, SendMessageV2
+from remoting.requests.staging import PublishStaged, StagePieces, StagesBody
 from remoting.requests.transaction import EndTransaction
 
 ID_OF_SECRET = encode_message_id("10.0.0.1", 10911, 100)
@@ -35,6 +37,21 @@ def needs_of(request, **ext):
         )
         for need in found
     }
+
+
+def test_whoever_publishes_a_batch_needs_the_right_on_the_topics_of_its_parts():
+    staged = {("w", 7): {"orders", "bills"}}
+    context = NeedContext(
+        "DefaultCluster", staged_topics=lambda writer, batch: staged.get((writer, batch), set())
+    )
+    body = StagesBody(stages=[StagePieces(name="s", pieces=1)])
+
+    def needs(batch):
+        command = PublishStaged(writer="w", batch=batch, stream=False, data=body).to_command()
+        return {(str(need.resource), *need.actions) for need in find_needs(command, context)}
+
+    assert needs(7) == {("Topic:orders", Action.PUB), ("Topic:bills", Action.PUB)}
+    assert needs(8) == {("None", Action.PUB, Action.SUB)}, "nothing is known of it, or nothing is there"
 
 
 def test_every_code_that_is_served_has_needs():

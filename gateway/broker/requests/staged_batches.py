@@ -77,6 +77,7 @@ class StagedBatches:
         self._writer_locks: dict[str, trio.Lock] = {}
         self._marks: dict[str, int] = {}
         self._part_locks: dict[str, trio.Lock] = {}
+        self._topics_by_batch: dict[tuple[str, int], set[str]] = {}
         self._unfinished = trio.Event()
         self.staged_bytes = files.total_bytes()
 
@@ -86,6 +87,10 @@ class StagedBatches:
             mark = self._files.read_mark(writer)
             self._marks[writer] = -1 if mark is None else mark.batch
         return self._marks[writer]
+
+    def topics_of(self, writer: str, batch: int) -> set[str]:
+        """Return the topics of the parts of a batch that were staged since the start and are not published yet."""
+        return self._topics_by_batch.get((writer, batch), set())
 
     async def stage_part(self, writer: str, batch: int, stage: str, number: int, part: StagedPart) -> None:
         """Store a part durably, unless its batch is published meanwhile. Raises StoreFull."""
@@ -100,6 +105,7 @@ class StagedBatches:
                     "nearly full" if self._store.disk_full else f"{self.staged_bytes} bytes are staged"
                 )
             self.staged_bytes += more
+            self._topics_by_batch.setdefault((writer, batch), set()).add(part.topic)
             try:
                 await self._run_in_thread(lambda: self._files.write_part(writer, batch, stage, number, data))
             except StoreError:
@@ -166,6 +172,9 @@ class StagedBatches:
         before_ms = self._store.clock.now_ms() - reserved_hours * HOUR_MS
         self.staged_bytes -= self._files.delete_abandoned(before_ms)
         self._marks.clear()
+        for writer, batch in list(self._topics_by_batch):
+            if not self._files.has_parts(writer, batch):
+                del self._topics_by_batch[writer, batch]
 
     # -- publishing -----------------------------------------------------------------------------------------------
 
@@ -212,6 +221,10 @@ class StagedBatches:
         mark = PublishedMark(intent.batch, intent.stream)
         self.staged_bytes -= await self._run_in_thread(lambda: self._files.finish_batch(writer, mark))
         self._marks[writer] = intent.batch
+        # The end of a batch deletes all parts of the writer up to it.
+        for name, number in list(self._topics_by_batch):
+            if name == writer and number <= intent.batch:
+                del self._topics_by_batch[name, number]
         log.info(
             "staged batch published", extra={"writer": writer, "batch": intent.batch, "messages": appended}
         )

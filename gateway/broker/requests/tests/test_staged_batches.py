@@ -529,3 +529,19 @@ def test_a_part_with_tens_of_thousands_of_messages_gives_others_their_turns():
 
     trio.run(main)
     assert world.broker.store.max_offset("t", 0) == 40_000
+
+
+def test_the_topics_of_a_batch_are_known_until_it_is_published():
+    world = staging_of()
+    staging = world.broker.staged_batches
+    assert staging.topics_of("w", 0) == set()
+    world.topic("u")
+    stage(world, [1], number=0)
+    stage(world, [2], number=1, topic="u")
+    assert staging.topics_of("w", 0) == {"t", "u"}
+    assert publish(world, ("s", 2)) == 2
+    assert staging.topics_of("w", 0) == set()
+    stage(world, [3], batch=1)
+    assert staging.topics_of("w", 1) == {"t"}
+    trio.run(staging.remove_expired, 0)
+    assert staging.topics_of("w", 1) == set()
