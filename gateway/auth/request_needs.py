@@ -61,7 +61,7 @@ class NeedContext:
 
     ``topic_at`` returns the topic of the message at a physical offset: for a half message the topic it is meant for,
     and None where no message begins. ``has_group`` returns True for a consumer group that exists. ``max_json_values``
-    limits a JSON body as `ConnectionLimits` does. ``staged_topics`` returns the topics of the parts of a writer's batch.
+    limits a JSON body as `ConnectionLimits` does. ``staged_topics`` returns the topics of a staged batch.
     """
 
     cluster: str
