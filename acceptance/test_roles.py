@@ -3,12 +3,14 @@
 import itertools
 import json
 import re
+import socket
+import struct
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -43,12 +45,15 @@ def run_command(home: Path, namesrv: str, *arguments: str) -> Any:
 class Pair:
     """A namesrv, and two brokers of one name that can be killed and started again."""
 
-    def __init__(self, directory: Path, stack: ExitStack) -> None:
+    def __init__(self, directory: Path, stack: ExitStack, *settings: str) -> None:
         self._directory = directory
         self._stack = stack
         self.namesrv = stack.enter_context(namesrv_alone(directory / "n"))
         self._ports = [find_server_ports()[1] for _ in range(2)]
-        self.settings = [["brokerRole=SYNC_MASTER"], ["brokerRole=SLAVE", "brokerId=1"]]
+        self.settings = [
+            ["brokerRole=SYNC_MASTER", *settings],
+            ["brokerRole=SLAVE", "brokerId=1", *settings],
+        ]
         self.brokers = [self.start(0), self.start(1)]
 
     def start(self, index: int) -> Gateway:
@@ -315,3 +320,49 @@ def test_a_laptop_runs_master_and_slave(tmp_path: Path) -> None:
         bodies = read_all(server.brokers["broker-a/1"])
         assert sorted(map(int, bodies)) == list(range(20))
         assert re.search(r"broker handed over and became slave", server.output())
+
+
+def first_answer(address: tuple[str, int]) -> bytes:
+    """Ask a HA port for the log as an official slave does, and return its first bytes, b"" if it closes."""
+    with socket.create_connection(address, 5) as intruder:
+        intruder.sendall(struct.pack(">q", 0))
+        with suppress(ConnectionResetError):
+            return intruder.recv(4096)
+    return b""
+
+
+def test_the_port_for_slaves_is_locked_where_access_control_is_on(tmp_path: Path) -> None:
+    user, key = (
+        '{"username":"root","password":"open sesame"}',
+        '{"accessKey":"root","secretKey":"open sesame"}',
+    )
+    locked = (
+        "authenticationEnabled=true",
+        "authorizationEnabled=true",
+        f"initAuthenticationUser={user}",
+        f"innerClientAuthenticationCredentials={key}",
+        "tls.server.mode=enforcing",
+        "tls.enable=true",
+        "tls.client.authServer=false",
+    )
+    with ExitStack() as stack:
+        running = Pair(tmp_path, stack, *locked)
+        eventually(lambda: running.brokers[1].lines("follows its master"), 40)
+        (connected,) = running.brokers[0].lines("slave connected")
+        assert "remote=127.0.0.1" in connected
+        host, _, port = running.address(0).rpartition(":")
+        assert first_answer((host, int(port) + 1)) == b""
+        assert running.brokers[0].lines("connection without TLS refused")
+        assert len(running.brokers[0].lines("slave connected")) == 1
+
+
+def test_an_official_slave_needs_an_address_in_the_list(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        running = Pair(tmp_path, stack, "haAllowedAddresses=10.99.0.0/16")
+        eventually(lambda: running.brokers[0].lines("127.0.0.1 is not in haAllowedAddresses"), 40)
+        host, _, port = running.address(0).rpartition(":")
+        assert first_answer((host, int(port) + 1)) == b""
+        running.brokers[0].kill()
+        running.settings[0][-1] = "haAllowedAddresses=127.0.0.1;10.99.0.0/16"
+        running.restart(0)
+        eventually(lambda: running.status(1).state == "copying", 40)

@@ -101,11 +101,11 @@ class TlsAcceptor:
         files = [file for file in (certificate, key, client_authority) if file is not None]
         return cls(mode, load, files, max_first_byte_wait_s, application_protocols)
 
-    async def accept(self, transport: SocketTransport) -> Transport:
+    async def accept(self, transport: SocketTransport, *, allows_plain: bool = False) -> Transport:
         """Return the transport for a new peer: the given one, or TLS over it. Waits for its first byte.
 
-        Raises OSError when the peer is silent, does what the mode forbids or fails the handshake; the caller closes
-        the transport then.
+        ``allows_plain`` excepts the peer from a mode that enforces TLS. Raises OSError when the peer is silent, does
+        what the mode forbids or fails the handshake; the caller closes the transport then.
         """
         if self._mode is TlsMode.DISABLED:
             return transport
@@ -118,7 +118,7 @@ class TlsAcceptor:
             raise OSError(f"{format_host(transport.remote)} closed without a byte")
         if first == _HANDSHAKE_BYTE:
             return await self._accept_tls(transport)
-        if self._mode is TlsMode.ENFORCING:
+        if self._mode is TlsMode.ENFORCING and not allows_plain:
             log.warning(
                 "connection without TLS refused",
                 extra={"remote": transport.remote, "port": transport.local[1]},

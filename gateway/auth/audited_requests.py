@@ -127,6 +127,7 @@ NOT_AUDITED: Final[Mapping[int, str]] = {
     namesrv.BrokerHeartbeat.code: "brokers send it every second; it changes nothing",
     replication.PutMessagesAtOffsets.code: "the shadow gateway sends every copied message with it",
     replication.RaiseConsumerOffsets.code: "slaves send it; offsets that consumers commit leave no line either",
+    replication.OpenReplication.code: "a slave sends it at each connection; the master logs the slave itself",
     ha.ExchangeBrokerHaInfo.code: "replicas send it every few seconds; it is refused",
     ha.NotifyMinBrokerIdChange.code: "namesrvs send it when a replica comes or goes; it changes nothing",
 }

@@ -185,7 +185,7 @@ _register(
     namesrv.PutKvConfig, namesrv.DeleteKvConfig, namesrv.RegisterBroker, namesrv.UnregisterBroker,
     namesrv.BrokerHeartbeat, namesrv.WipeWritePermOfBroker, namesrv.AddWritePermOfBroker,
     namesrv.DeleteTopicInNamesrv, namesrv.RegisterTopicInNamesrv, namesrv.UpdateNamesrvConfig,
-    replication.PutMessagesAtOffsets, replication.RaiseConsumerOffsets,
+    replication.PutMessagesAtOffsets, replication.RaiseConsumerOffsets, replication.OpenReplication,
     ha.ExchangeBrokerHaInfo, ha.NotifyMinBrokerIdChange,
     roles.ChangeBrokerRole, roles.HandOverBroker,
     pop.PopRollback,

@@ -81,6 +81,14 @@ class ReplicationSettings:
         "host:port that a slave copies from; empty: the one that its namesrv names",
         pattern=rf"|{ADDRESS}",
     )
+    ha_allowed_addresses: str = key(
+        "haAllowedAddresses",
+        "",
+        "addresses or networks (10.0.0.7;10.1.0.0/16) of slaves that may copy without credentials and TLS, as official "
+        "ones must; empty: all if access control is off, none if it is on",
+        pattern=r"|[0-9A-Fa-f:./]+(;[0-9A-Fa-f:./]+)*",
+        unofficial=True,
+    )
     ha_send_heartbeat_interval_ms: int = key(
         "haSendHeartbeatInterval",
         5_000,

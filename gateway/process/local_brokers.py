@@ -15,6 +15,7 @@ from gateway.broker.assembly.role_control import RoleLinks
 from gateway.broker.assembly.saved_role import SavedRole
 from gateway.broker.assembly.service import BrokerService
 from gateway.broker.messages.stored_messages import find_topic
+from gateway.broker.replication.ha_access import HaAccess
 from gateway.broker.replication.parts import PeerLinks
 from gateway.config.process import AUTO, BrokerConfig, ServeConfig
 from gateway.namesrv.route_table import RouteTable
@@ -77,7 +78,16 @@ class LocalBrokers:
                 parts.process_values,
                 parts.reactor,
                 accounts,
-                PeerLinks(dial=self._dial_namesrv, sign=parts.access.sign),
+                PeerLinks(
+                    dial=self._dial_namesrv,
+                    sign=parts.access.sign,
+                    open_secure=build_opener(self._config.tls, connect),
+                ),
+                HaAccess(
+                    config.replication.ha_allowed_addresses,
+                    has_access_control=accounts is not None,
+                    acceptor=parts.acceptor,
+                ),
             )
             saved_role = SavedRole(builder.files, builder.store_config(config).config_path, config)
             config = saved_role.apply(config)

@@ -54,5 +54,15 @@ class GetReplicatedTablesReply(Header):
     data: ReplicatedTables
 
 
+class OpenReplicationReply(Header):
+    """A ticket, in hexadecimal digits, with which a HA connection begins."""
+
+    ticket: str
+
+
+class OpenReplication(Request[OpenReplicationReply], code=770_012):
+    """Return a ticket for one connection to the HA port, soon. Sent by a slave that has credentials."""
+
+
 class GetReplicatedTables(Request[GetReplicatedTablesReply], code=770_010):
     """Return the tables that official slaves do not copy. Sent by a slave of this project."""

@@ -35,7 +35,8 @@ from gateway.broker.messages.store_settings import build_store_config
 from gateway.broker.pop.receipts import REVIVE_GROUP
 from gateway.broker.pop.service import build_pop
 from gateway.broker.replication.follower import Follower, FollowerTimes
-from gateway.broker.replication.ha_server import HaServer
+from gateway.broker.replication.ha_access import HaAccess
+from gateway.broker.replication.ha_server import OPEN_ACCESS, HaServer
 from gateway.broker.replication.in_sync import InSyncRule, requires_replicas
 from gateway.broker.replication.master_lookup import MasterLookup
 from gateway.broker.replication.members import ReplicaGroup
@@ -102,7 +103,7 @@ class BrokerBuilder:
 
     ``port`` returns the port on which the broker listens; ``process_values`` are listed among its settings.
     ``accounts`` are those of access control, None if it is off. ``files`` are those on disk, or new ones in memory.
-    ``links`` connect a slave with its master.
+    ``links`` connect a slave with its master, and ``ha_access`` admits slaves to this broker's HA port.
     """
 
     def __init__(
@@ -116,6 +117,7 @@ class BrokerBuilder:
         reactor: Reactor | None = None,
         accounts: Accounts | None = None,
         links: PeerLinks = PLAIN_LINKS,
+        ha_access: HaAccess = OPEN_ACCESS,
     ) -> None:
         self._memory = memory
         self._clock = clock
@@ -126,6 +128,7 @@ class BrokerBuilder:
         self._reactor = reactor
         self._accounts = accounts
         self._links = links
+        self._ha_access = ha_access
 
     def build(self, config: BrokerConfig) -> Broker:
         """Open the store, recovering it if needed, and connect the parts. Raises OSError, CorruptionError."""
@@ -162,7 +165,7 @@ class BrokerBuilder:
         rule = _in_sync_rule(config, store)
         services = _services(config, store, self._run_blocking, self._port, self._reactor, rule)
         replication = Replication(
-            _ha_server(config, services, self._reactor, rule),
+            _ha_server(config, services, self._reactor, rule, self._ha_access),
             ReplicaGroup(config.broker_id),
             TakeoverState(table_file("takeover.json")),
             rule,
@@ -210,7 +213,14 @@ def _slave_parts(broker: Broker, links: PeerLinks) -> SlaveParts:
         settings.ha_send_heartbeat_interval_ms / 1000, settings.ha_housekeeping_interval_ms / 1000
     )
     follower = Follower(
-        broker.store, lookup, links.open_transport, links.dial, queues_grew, links.sign, times
+        broker.store,
+        lookup,
+        links.open_transport,
+        links.dial,
+        queues_grew,
+        links.sign,
+        times,
+        links.open_secure,
     )
     parts = ReplicatedParts(
         broker.store,
@@ -347,7 +357,11 @@ def _in_sync_rule(config: BrokerConfig, store: MessageStore) -> InSyncRule | Non
 
 
 def _ha_server(
-    config: BrokerConfig, services: MessageServices, reactor: Reactor | None, rule: InSyncRule | None
+    config: BrokerConfig,
+    services: MessageServices,
+    reactor: Reactor | None,
+    rule: InSyncRule | None,
+    access: HaAccess,
 ) -> HaServer:
     gate, refusal = services.answer_gate, None
     if config.role is Role.SLAVE:
@@ -361,6 +375,7 @@ def _ha_server(
         rule,
         has_waiting_answers=lambda: gate.held_count > 0,
         reactor=reactor,
+        access=access,
         refusal=refusal,
     )
 

@@ -24,7 +24,7 @@ from remoting.requests.ha import (
     ResetMasterFlushOffset,
 )
 from remoting.requests.pop import GetAllMessageRequestMode, GetAllMessageRequestModeReply
-from remoting.requests.replication import RaiseConsumerOffsets
+from remoting.requests.replication import OpenReplication, OpenReplicationReply, RaiseConsumerOffsets
 
 handlers: HandlerTable[Broker] = HandlerTable()
 
@@ -51,6 +51,12 @@ def raise_consumer_offsets(broker: Broker, request: RaiseConsumerOffsets) -> Non
             is_reset = broker.offsets.has_reset(group, topic, queue_id)
             if progress > broker.offsets.query_offset(group, topic, queue_id) and not is_reset:
                 broker.offsets.commit_of_client(group, topic, queue_id, progress)
+
+
+@OpenReplication.on(handlers)
+def open_replication(broker: Broker, request: OpenReplication) -> OpenReplicationReply:
+    """Let a slave that access control has let through copy the log."""
+    return OpenReplicationReply(ticket=broker.replication.server.access.issue_ticket())
 
 
 @ResetMasterFlushOffset.on(handlers)

@@ -39,12 +39,15 @@ from typing import Final, NamedTuple
 import trio
 
 from codec.command import Command
+from codec.constants import ResponseCode
 from codec.java_numbers import parse_integer_or
+from gateway.broker.replication.ha_access import encode_preface
 from gateway.broker.replication.ha_wire import FrameReader, HaWireError, encode_report
 from gateway.broker.replication.master_lookup import Master, MasterLookup
 from remoting.connection import Connection
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
 from remoting.requests.admin import GetBrokerRuntimeInfo
+from remoting.requests.replication import OpenReplication
 from remoting.transport import Opener, Transport
 from storage.errors import FlushFailed, StoreError, StoreFull
 from storage.replica_log import (
@@ -229,11 +232,13 @@ class Follower:
         queues_grew: Callable[[Iterable[tuple[str, int]]], None],
         sign: Callable[[Command], None] | None = None,
         times: FollowerTimes = FollowerTimes(),
+        open_secure: Opener | None = None,
     ) -> None:
         self._store = store
         self._log = ReplicaLog(store)
         self.lookup = lookup
         self._open_transport = open_transport
+        self._open_secure = open_secure or open_transport
         self._dial = dial
         self._queues_grew = queues_grew
         self._sign = sign
@@ -347,29 +352,44 @@ class Follower:
     # -- one connection ------------------------------------------------------------------------------------
 
     async def _follow(self, master: Master) -> None:
-        log_range = await self._ask_log_range(master)
+        log_range, ticket = await self._ask_master(master)
         copy = LogCopy(self._store, self._log, log_range, self._compared_bytes)
+        open_transport = self._open_transport if ticket is None else self._open_secure
         with trio.fail_after(CONNECT_TIMEOUT_S):
-            transport = await self._open_transport(*master.ha_address)
+            transport = await open_transport(*master.ha_address)
         try:
+            if ticket is not None:
+                await transport.send_all(encode_preface(ticket))
             await self._copy(transport, copy)
         finally:
             transport.close()
 
-    async def _ask_log_range(self, master: Master) -> LogRange | None:
-        """Return the ends of the master's log; None if its other port is unknown."""
+    async def _ask_master(self, master: Master) -> tuple[LogRange | None, str | None]:
+        """Return the ends of the master's log, and a ticket for its HA port; None for what is not known.
+
+        An official master has no tickets, and a master whose other port is unknown cannot be asked.
+        """
         if master.address is None:
-            return None
+            return None, None
         with trio.fail_after(CONNECT_TIMEOUT_S):
             async with self._dial(*master.address) as connection:
                 table = (await connection.ask(GetBrokerRuntimeInfo(), sign=self._sign)).data.table
+                ticket = await self._ask_ticket(connection)
         # An empty 4.9 broker answers that its log begins at -1.
         begin = max(0, parse_integer_or(table.get("commitLogMinOffset", ""), 0))
         end = parse_integer_or(table.get("commitLogMaxOffset", ""), -1)
         if not 0 <= begin <= end:
             raise CannotFollow(f"the master's log begins at {begin} and ends at {end}, which cannot be")
         self._master_end = end
-        return LogRange(begin, end)
+        return LogRange(begin, end), ticket
+
+    async def _ask_ticket(self, connection: Connection) -> str | None:
+        try:
+            return (await connection.ask(OpenReplication(), sign=self._sign)).ticket
+        except RequestError as error:
+            if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise
+            return None
 
     async def _copy(self, transport: Transport, copy: LogCopy) -> None:
         """Receive, compare, append and acknowledge until the connection ends; raises the reason."""

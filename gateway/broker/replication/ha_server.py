@@ -29,6 +29,7 @@ from typing import Final
 
 import trio
 
+from gateway.broker.replication.ha_access import HaAccess
 from gateway.broker.replication.ha_wire import (
     MAX_FRAME_BYTES,
     HaWireError,
@@ -41,12 +42,13 @@ from gateway.broker.replication.replica import AcknowledgementRefused, Replica
 from gateway.config.replication import ReplicationSettings
 from remoting.foreign_protocols import log_foreign, recognise
 from remoting.reactor import Reactor
-from remoting.server import AcceptTransport, accept_connections
+from remoting.server import accept_connections
 from remoting.transport import SocketTransport, Transport
 from storage.store import MessageStore
 
 log = logging.getLogger(__name__)
 
+OPEN_ACCESS: Final = HaAccess()
 MAX_CONNECTIONS: Final = 64
 """Maximum number of connections. A new one replaces the oldest that has not reported yet."""
 MAX_READ_BYTES: Final = 4096
@@ -77,7 +79,7 @@ class HaServer:
         *,
         has_waiting_answers: Callable[[], bool] = lambda: False,
         reactor: Reactor | None = None,
-        accept_transport: AcceptTransport | None = None,
+        access: HaAccess = OPEN_ACCESS,
         refusal: str | None = None,
     ) -> None:
         self.broker_name = broker_name
@@ -89,7 +91,7 @@ class HaServer:
         self._has_waiting_answers = has_waiting_answers
         self._sent_to_host: OrderedDict[str, int] = OrderedDict()
         self._reactor = reactor
-        self._accept_transport = accept_transport
+        self.access = access
         self._sessions: dict[_Session, None] = {}
         self._serving: list[_Session] = []
         self._is_wake_deferred = False
@@ -154,10 +156,8 @@ class HaServer:
             nursery.start_soon(self._serve_socket, transport)
 
     async def _serve_socket(self, transport: SocketTransport) -> None:
-        accepted: Transport = transport
         try:
-            if self._accept_transport is not None:
-                accepted = await self._accept_transport(transport)
+            accepted = await self.access.accept(transport)
         except OSError as problem:
             transport.close()
             self.log_end("connection not accepted", transport, str(problem))
@@ -236,6 +236,7 @@ class _Session:
         self.replica = Replica(transport.remote, now_s)
         self._server = server
         self._transport = transport
+        self._opening: bytes | None = b""
         self._reports = ReportReader()
         self._cursor: LogCursor | None = None
         self._unsent = memoryview(b"")
@@ -318,6 +319,12 @@ class _Session:
             self.close("another protocol")
             return
         try:
+            if self._opening is not None:
+                self._opening += data
+                rest = self._server.access.read_opening(self._opening, self._transport.remote[0])
+                if rest is None:
+                    return
+                self._opening, data = None, rest
             offset = self._reports.feed(data)
             if offset is None:
                 return

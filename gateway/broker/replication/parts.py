@@ -20,11 +20,15 @@ from remoting.transport import Opener, connect
 
 @dataclass(frozen=True, slots=True)
 class PeerLinks:
-    """Ways from a slave to its master: to the HA port, and to the port for requests, which ``sign`` signs."""
+    """Ways from a slave to its master: to the HA port, and to the port for requests, which ``sign`` signs.
+
+    ``open_secure`` opens the HA port of a master of this project, with TLS if that is configured.
+    """
 
     open_transport: Opener = connect
     dial: Dial = open_client
     sign: Callable[[Command], None] | None = None
+    open_secure: Opener | None = None
 
 
 @dataclass(frozen=True, slots=True)

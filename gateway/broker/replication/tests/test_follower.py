@@ -11,11 +11,15 @@ import pytest
 import trio
 from trio.testing import memory_stream_pair
 
+from codec.constants import ResponseCode
 from gateway.broker.replication.follower import Follower, LogCopy, LogRange
+from gateway.broker.replication.ha_access import encode_preface
 from gateway.broker.replication.ha_wire import encode_frame_head
 from gateway.broker.replication.master_lookup import Master, MasterLookup
 from remoting.bodies.topics import KVTable
+from remoting.errors import RequestError
 from remoting.requests.admin import GetBrokerRuntimeInfoReply
+from remoting.requests.replication import OpenReplication, OpenReplicationReply
 from remoting.tests.virtual import virtual
 from remoting.transport import StreamTransport
 from storage.append import NewMessage
@@ -77,6 +81,8 @@ class FakeMaster:
         self.first_reports: list[int] = []
         self.script: Callable[[trio.abc.Stream, int], Any] | None = None
         self.answers: dict[str, str] | None = None
+        self.ticket: str | None = None
+        self.openings: list[bytes] = []
         self.refuses = False
         self._nursery = nursery
         self._streams: list[trio.abc.Stream] = []
@@ -97,7 +103,11 @@ class FakeMaster:
             raise ConnectionRefusedError("nobody there")
         yield SimpleNamespace(ask=self._ask)
 
-    async def _ask(self, request: Any, timeout_s: float = 3.0, sign: Any = None) -> GetBrokerRuntimeInfoReply:
+    async def _ask(self, request: Any, timeout_s: float = 3.0, sign: Any = None) -> Any:
+        if isinstance(request, OpenReplication):
+            if self.ticket is None:
+                raise RequestError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "as official masters answer")
+            return OpenReplicationReply(ticket=self.ticket)
         ends = {
             "commitLogMinOffset": str(self.store.min_physical_offset),
             "commitLogMaxOffset": str(self.store.max_physical_offset),
@@ -106,6 +116,8 @@ class FakeMaster:
 
     async def _serve(self, stream: trio.abc.Stream) -> None:
         try:
+            if self.ticket is not None:
+                self.openings.append(await stream.receive_some(len(encode_preface(self.ticket))))
             first = int.from_bytes(await stream.receive_some(8), "big")
             self.first_reports.append(first)
             if self.script is not None:
@@ -199,6 +211,17 @@ async def test_an_empty_slave_gets_the_whole_log_and_its_queues(piece_bytes: int
         assert pair.master.reports[-1] == master.max_physical_offset
         assert pair.follower.state == "copying"
         assert pair.follower.lag_bytes == 0
+
+
+@virtual
+async def test_a_slave_shows_a_master_of_this_project_its_ticket() -> None:
+    master = filled()
+    async with world(master, opened()) as pair:
+        pair.master.ticket = "0f" * 32
+        pair.start()
+        await trio.sleep(1)
+        assert pair.master.openings == [encode_preface("0f" * 32)]
+        assert pair.is_equal()
 
 
 @virtual

@@ -9,6 +9,7 @@ from typing import Any, Final, cast
 import trio
 
 from codec.command import decode_frame, encode_response
+from codec.constants import ResponseCode
 from codec.message import iter_messages
 from gateway.broker.messages.answer_gate import LENGTH_BYTES, AnswerGate
 from gateway.broker.messages.group_commit import GroupCommit
@@ -21,6 +22,7 @@ from gateway.broker.replication.tests.simulation.network import Network, SimTran
 from gateway.config.replication import ReplicationSettings, Role
 from remoting.connection import Connection
 from remoting.errors import RequestError
+from remoting.requests.replication import OpenReplication
 from storage.append import NewMessage
 from storage.config import StoreConfig
 from storage.crash_files import CrashFiles, ProcessKilled
@@ -257,6 +259,8 @@ class SimBroker:
         store = peer.store
 
         async def ask(request: object, sign: object = None) -> Any:
+            if isinstance(request, OpenReplication):
+                raise RequestError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "nothing is locked here")
             await self._network.reach(host, self.name)
             table = {
                 "commitLogMinOffset": str(store.min_physical_offset),
