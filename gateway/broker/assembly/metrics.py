@@ -58,6 +58,12 @@ def replication_metrics(part: str, broker: Broker) -> Iterator[Metric]:
         meaning = "1 while a slave cannot copy its master until an operator decides"
         yield Metric("replication_trouble", float(bool(status.trouble)), meaning, "gauge", labels)
         behind = [(labels, status.behind_bytes, status.behind_ms)]
+        if status.last_cut is not None:
+            meaning = "bytes cut off because the master did not have them, the last time"
+            yield Metric("replication_last_cut_bytes", status.last_cut.size_bytes, meaning, "gauge", labels)
+            meaning = "time of the last cut"
+            cut_s = status.last_cut.time_ms / 1000
+            yield Metric("replication_last_cut_timestamp_seconds", cut_s, meaning, "gauge", labels)
     for slave_labels, behind_bytes, behind_ms in behind:
         meaning = "bytes of the master's log that a slave does not have, -1 while unknown"
         yield Metric("replication_behind_bytes", behind_bytes, meaning, "gauge", slave_labels)

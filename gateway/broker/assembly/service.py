@@ -41,6 +41,7 @@ from gateway.broker.messages.index_builder import IndexBuilder
 from gateway.broker.processors import all_handlers
 from gateway.broker.processors.turns import run_in_slices
 from gateway.broker.replication.follower import Follower as LogFollower
+from gateway.broker.replication.parts import LogCut
 from gateway.broker.replication.relay import Relay
 from gateway.broker.replication.role_guard import RoleGuard
 from gateway.broker.replication.status import replication_status
@@ -364,6 +365,7 @@ class BrokerService:
     def _adopt(self, broker: Broker) -> None:
         """Serve with new parts from now on."""
         previous, self.broker = self.broker, broker
+        broker.replication.last_cut = previous.replication.last_cut
         self._is_open = True
         broker.clients.take_over(previous.clients)
         self._checkpoint_end = broker.store.max_physical_offset
@@ -487,9 +489,26 @@ class BrokerService:
             await follower.diverged.wait()
             end, store, builder = follower.cut_at, self.broker.store, self._builder
             if end is not None and builder is not None:
-                self.order_rebuild(lambda config: config, partial(cut_store, store.config, store.files, end))
+                cut = LogCut(self.broker.clock.now_ms(), end, store.max_physical_offset - end)
+                self.order_rebuild(
+                    lambda config: config,
+                    partial(cut_store, store.config, store.files, end),
+                    partial(self._note_cut, cut),
+                )
                 await trio.sleep_forever()
             await trio.sleep(SETTLE_INTERVAL_S)
+
+    def _note_cut(self, cut: LogCut, failure: Exception | None) -> None:
+        """Remember, and log, what was cut off: an operator may want to know which messages are lost."""
+        if failure is not None:
+            return  # logged, and shown as a failed change
+        self.broker.replication.last_cut = cut
+        extra = {
+            "broker": self.broker.config.broker_name,
+            "physical_offset": cut.physical_offset,
+            "bytes": cut.size_bytes,
+        }
+        log.warning("log was cut to what the master has", extra=extra)
 
     def _keep_running(self, nursery: trio.Nursery, name: str, work: Callable[[], Awaitable[None]]) -> None:
         nursery.start_soon(self.tasks.keep_running, name, work)

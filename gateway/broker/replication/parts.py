@@ -59,13 +59,22 @@ class MasterFollower(Protocol):
         """Bytes of the master's log that are missing here; -1 while that is unknown."""
 
 
+@dataclass(frozen=True, slots=True)
+class LogCut:
+    """The last messages of a log that were cut off, because the master did not have them: from an offset, at a time."""
+
+    time_ms: int
+    physical_offset: int
+    size_bytes: int
+
+
 @dataclass(slots=True)
 class Replication:
     """``server`` serves slaves, or refuses them at a slave. ``group`` has the registered brokers of this name.
     ``takeover`` says whether the store was a slave's before.
 
     ``in_sync`` is None unless the broker is a SYNC_MASTER, ``slave`` and its ``follower`` unless it is a slave.
-    ``master_address`` is where the master of a slave answers requests, "" while unknown.
+    ``master_address`` is where the master of a slave answers requests, "" while unknown. ``last_cut`` is of this run.
     """
 
     server: HaServer
@@ -75,6 +84,7 @@ class Replication:
     slave: SlaveParts | None = None
     follower: MasterFollower | None = None
     master_address: str = ""
+    last_cut: LogCut | None = None
 
     def note_master(self, ha_address: str | None, address: str | None) -> None:
         """Take over the addresses that a namesrv's answer has; those that it lacks stay."""

@@ -6,7 +6,7 @@ from typing import Final
 
 from codec.hosts import format_host
 from gateway.broker.replication.follower import NO_CONNECTION
-from gateway.broker.replication.parts import MasterFollower, Replication
+from gateway.broker.replication.parts import LogCut, Replication
 from gateway.broker.replication.replica import Replica
 from gateway.config.replication import ReplicationSettings, Role
 from storage.commit_log import CommitLog
@@ -42,6 +42,7 @@ class ReplicationStatus:
     unqueued_bytes: int = 0
     state: str = ""
     trouble: str = ""
+    last_cut: LogCut | None = None
 
     @property
     def in_sync_count(self) -> int:
@@ -72,6 +73,9 @@ class ReplicationStatus:
             "slaveBehindBytes": str(self.behind_bytes),
             "slaveBehindMs": str(self.behind_ms),
         }
+        if self.last_cut is not None:
+            cut = self.last_cut
+            info["lastCut"] = f"{cut.size_bytes} bytes from {cut.physical_offset} on at {cut.time_ms}"
         return info | ({TROUBLE: self.trouble} if self.trouble else {})
 
 
@@ -80,17 +84,18 @@ def replication_status(
 ) -> ReplicationStatus:
     """Return the state of this moment."""
     if settings.role is Role.SLAVE:
-        return _status_of_slave(replication.follower, store, settings, now_ms)
+        return _status_of_slave(replication, store, settings, now_ms)
     log = store.commit_log
     slaves = (_slave_status(replica, log, settings, now_ms) for replica in replication.server.replicas)
     return ReplicationStatus(settings, tuple(slaves))
 
 
 def _status_of_slave(
-    follower: MasterFollower | None, store: MessageStore, settings: ReplicationSettings, now_ms: int
+    replication: Replication, store: MessageStore, settings: ReplicationSettings, now_ms: int
 ) -> ReplicationStatus:
+    follower = replication.follower
     if follower is None:
-        return ReplicationStatus(settings)
+        return ReplicationStatus(settings, last_cut=replication.last_cut)
     behind_bytes, newest_ms = follower.lag_bytes, store.replicated_until_ms
     behind_ms = 0 if behind_bytes == 0 else -1
     if behind_bytes > 0 and newest_ms is not None:
@@ -104,6 +109,7 @@ def _status_of_slave(
         unqueued_bytes=max(0, store.max_physical_offset - store.commit_log.queued_until),
         state=follower.state,
         trouble=trouble,
+        last_cut=replication.last_cut,
     )
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.broker.assembly.metrics import replication_metrics
+from gateway.broker.replication.parts import LogCut
 from gateway.broker.replication.replica import Replica
 from gateway.broker.replication.status import TROUBLE, ReplicationStatus, SlaveStatus, replication_status
 from gateway.config.replication import ReplicationSettings
@@ -109,3 +110,14 @@ def test_only_what_does_not_pass_by_itself_is_a_trouble() -> None:
     text = "this log differs from the master's: from physical offset 7 on"
     assert runtime_info(differs)[TROUBLE] == text
     assert metrics(differs)["replication_trouble"] == 1
+
+
+def test_a_cut_stays_visible() -> None:
+    world = slave_world()
+    assert "lastCut" not in runtime_info(world)
+    assert "replication_last_cut_bytes" not in metrics(world)
+    world.broker.replication.last_cut = LogCut(1_700_000_000_500, 700, 42)
+    assert runtime_info(world)["lastCut"] == "42 bytes from 700 on at 1700000000500"
+    shown = metrics(world)
+    assert shown["replication_last_cut_bytes"] == 42
+    assert shown["replication_last_cut_timestamp_seconds"] == 1_700_000_000.5
