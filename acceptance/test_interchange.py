@@ -60,6 +60,7 @@ SPARED_BY_OUR_READER = {
 SPARED_BY_OURS_ALONE = {
     "timer messages": {"recent messages twice"},
     "transactions": {"committed messages twice"},
+    "consumer offsets": {"offsets committed last"},
 }
 """Those that do not occur if our server opens its own store."""
 MORE_COSTS_OF_OFFICIAL_ALONE = {
