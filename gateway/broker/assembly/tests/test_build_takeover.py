@@ -1,0 +1,126 @@
+"""A slave that becomes the master goes on with what the former master had begun: half messages, pops, offsets."""
+
+from copy import copy
+
+from gateway.broker.delayed.tests.test_timer_takeover import copy_log
+from gateway.broker.pop.receipts import REVIVE_GROUP
+from gateway.tests.broker_fakes import FakeClock
+from gateway.tests.broker_world import World
+from gateway.tests.popping import pop_request
+from gateway.tests.transacting import half_message
+from storage.files import MemoryFiles
+
+RETRY = "%RETRY%g_t"
+
+
+def master() -> World:
+    world = World(MemoryFiles(), FakeClock(), timer_wheel_enable=False)
+    world.topic()
+    world.beat(None, "t", group="g", producers=["p"])
+    return world
+
+
+def copy_tables(source: World, slave: World) -> None:
+    """Copy what a table synchronisation copies."""
+    ours, other = slave.broker, source.broker
+    ours.topics.adopt({name: copy(topic) for name, topic in other.topics.table.items()}, other.topics.version)
+    ours.groups.adopt(other.groups.table, other.groups.forbidden, other.groups.version)
+    ours.offsets.merge(other.offsets.table)
+    ours.delay_service.merge(other.delay_service.to_json())
+    ours.pop.state.ordered_pops.adopt(other.pop.state.ordered_pops.to_json())
+
+
+def slave_of(source: World) -> World:
+    slave = World(MemoryFiles(), source.clock, timer_wheel_enable=False, broker_role="SLAVE", broker_id=1)
+    copy_log(source, slave)
+    copy_tables(source, slave)
+    return slave
+
+
+def promoted(slave: World) -> World:
+    broker = slave.broker
+    for table in (broker.topics, broker.groups, broker.offsets, broker.delay_service):
+        table.persist()
+    broker.pop.state.ordered_pops.persist()
+    broker.store.close()
+    new = World(slave.files, slave.clock, timer_wheel_enable=False)
+    new.beat(new.connection, "t", group="g", producers=["p"])
+    return new
+
+
+def check(world: World) -> list[str | None]:
+    """Ask producers about open transactions; return the ids of the half messages."""
+    list(world.broker.transaction_checks.run_round())
+    return [question.msg_id for question in world.connection.told if hasattr(question, "msg_id")]
+
+
+def test_an_open_transaction_is_checked_after_a_promotion() -> None:
+    old = master()
+    old.ask(half_message("U", old.clock.now_ms(), b"half"))
+    new = promoted(slave_of(old))
+    new.clock.pass_ms(30_000)
+    assert check(new) == ["U"]
+
+
+def test_a_transaction_that_was_asked_about_is_asked_about_again() -> None:
+    old = master()
+    old.ask(half_message("U", old.clock.now_ms(), b"half"))
+    old.beat(old.connection, "t", group="g", producers=["p"])
+    old.clock.pass_ms(30_000)
+    assert check(old) == ["U"]
+    new = promoted(slave_of(old))
+    new.clock.pass_ms(60_000)
+    assert check(new) == ["U"]
+
+
+def test_a_popped_message_comes_again_after_its_time() -> None:
+    old = master()
+    old.put(body=b"popped")
+    old.ask(pop_request("t", "g", queue_id=0))
+    old.broker.pop.state.reviver.commit_offsets()
+    new = promoted(slave_of(old))
+    assert new.broker.offsets.query_offset("g", "t", 0) == 1
+    new.broker.pop.run_due()
+    assert new.stored(RETRY) == []
+    new.clock.pass_ms(60_000)
+    new.broker.pop.run_due()
+    assert [message.body for message in new.stored(RETRY)] == [b"popped"]
+
+
+def test_a_message_that_was_revived_is_not_revived_twice() -> None:
+    old = master()
+    old.put(body=b"popped")
+    old.ask(pop_request("t", "g", queue_id=0))
+    old.clock.pass_ms(60_000)
+    old.broker.pop.run_due()
+    old.broker.pop.state.reviver.commit_offsets()
+    assert len(old.stored(RETRY)) == 1
+    new = promoted(slave_of(old))
+    new.broker.pop.run_due()
+    new.clock.pass_ms(600_000)
+    new.broker.pop.run_due()
+    assert len(new.stored(RETRY)) == 1
+
+
+def test_offsets_beyond_the_messages_that_were_copied_are_limited() -> None:
+    """The tables were copied after the last message."""
+    old = master()
+    old.put(body=b"1")
+    slave = slave_of(old)
+    old.put(body=b"2")
+    old.broker.offsets.commit_offset("g", "t", 0, 2)
+    copy_tables(old, slave)
+    assert slave.broker.offsets.query_offset("g", "t", 0) == 2
+    new = promoted(slave)
+    assert new.broker.offsets.query_offset("g", "t", 0) == 1
+
+
+def test_a_slave_keeps_offsets_that_are_ahead_of_its_log_through_a_crash() -> None:
+    old = master()
+    old.put(body=b"1")
+    slave = slave_of(old)
+    slave.broker.offsets.merge({"t@g": {0: 7}, f"x@{REVIVE_GROUP}": {0: 3}})
+    slave.broker.offsets.persist()
+    slave.broker.store.close(clean=False)
+    again = World(slave.files, slave.clock, timer_wheel_enable=False, broker_role="SLAVE", broker_id=1)
+    assert again.broker.offsets.query_offset("g", "t", 0) == 7
