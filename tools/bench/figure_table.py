@@ -1,4 +1,4 @@
-"""The table of a benchmark that measures one server, or two on the same work: a figure in each row, with its limit."""
+"""The table of a benchmark of one server, or of several on the same work: a figure in each row, with its limit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ def is_met(row: FigureRow, figures: Figures) -> bool | None:
 
 
 def figure_table(bars: Sequence[FigureRow], names: Sequence[str], results: Sequence[Figures]) -> str:
-    """Return the results of one or two servers as a Markdown table; the limits are for the first."""
+    """Return the results of one or more servers as a Markdown table; the limits are for the first."""
     rows = [["figure", *names, "bar", "met"], ["---", *["---:"] * (len(names) + 2)]]
     for row in bars:
         values = [f"{figures[row.figure]:,.4g}" if row.figure in figures else "-" for figures in results]
