@@ -29,6 +29,7 @@ class PlayedSlave:
         host, _, port = address.rpartition(":")
         self.acknowledges = True
         self.end = start
+        self.log = bytearray()
         self._socket = socket.create_connection((host, int(port)), 5)
         self._stream = self._socket.makefile("rb")
         self.report(start)
@@ -41,9 +42,17 @@ class PlayedSlave:
     def _copy(self) -> None:
         while len(head := self._stream.read(12)) == 12:
             offset, size = struct.unpack(">qi", head)
-            self.end = offset + len(self._stream.read(size))
+            data = self._stream.read(size)
+            self.log += data
+            self.end = offset + len(data)
             if self.acknowledges and size:
                 self.report(self.end)
+
+    def join(self) -> None:
+        """Wait until the master has closed the connection."""
+        self._thread.join(10)
+        assert not self._thread.is_alive()
+        self._socket.close()
 
     def close(self) -> None:
         self._socket.shutdown(socket.SHUT_RDWR)
@@ -122,6 +131,24 @@ def test_a_lying_slave_confirms_nothing(tmp_path: Path) -> None:
             time.sleep(0.3)
             assert slaves(broker) == 0
             assert status_of_send(broker)[0] == NO_SLAVE
+
+
+def test_a_master_that_stops_leaves_nothing_unsent(tmp_path: Path) -> None:
+    with Gateway(
+        tmp_path, "--store", str(tmp_path / "store"), "--set", "mappedFileSizeCommitLog=1048576"
+    ) as running:
+        with connect(*running.brokers.values()) as broker:
+            slave = PlayedSlave(broker.ask(ExchangeBrokerHaInfo()).master_ha_address or "")
+            eventually(lambda: slaves(broker) == 1, 5)
+            for number in range(300):
+                send(broker, "T", b"%d" % number)
+        assert running.stop() == 0
+        slave.join()
+    (path,) = (tmp_path / "store" / "commitlog").iterdir()
+    log = path.read_bytes()
+    assert b"299" in slave.log
+    assert log.startswith(slave.log)
+    assert not any(log[len(slave.log) :])
 
 
 @pytest.mark.parametrize("profile", ["client-4.9", "client-5.5"])

@@ -116,7 +116,16 @@ class HaServer:
     def _wake_now(self) -> None:
         self._is_wake_deferred = False
         for session in self._serving[:]:
-            session.send_next()
+            self._send_next(session)
+
+    @staticmethod
+    def _send_next(session: "_Session", *, at_once: bool = False) -> None:
+        """Send to one slave; a defect, or a file that cannot be opened, ends its connection and nothing else."""
+        try:
+            session.send_next(at_once=at_once)
+        except Exception:
+            log.exception("log cannot be sent to a slave", extra={"remote": session.replica.remote})
+            session.close("the log cannot be sent")
 
     async def settle(self) -> None:
         """Send everything, and wait until the slaves have acknowledged it, for at most `MAX_SETTLE_S`.
@@ -134,7 +143,7 @@ class HaServer:
             await self._has_replicas.wait()
             await trio.sleep(MAX_CHECK_INTERVAL_S)
             for session in self._serving[:]:
-                session.send_next(at_once=True)
+                self._send_next(session, at_once=True)
                 session.note_progress()
 
     # -- connections --

@@ -18,6 +18,7 @@ from gateway.config.replication import ReplicationSettings
 from remoting.reactor import Reactor
 from storage.append import NewMessage
 from storage.config import StoreConfig
+from storage.errors import StoreFull
 from storage.files import MemoryFiles
 from storage.store import MessageStore
 
@@ -470,6 +471,29 @@ async def test_as_many_slaves_as_there_is_room_for(caplog: pytest.LogCaptureFixt
         for slave in slaves:
             nursery.start_soon(slave.stream.aclose)
     assert "64 connections are open" in reasons(caplog)[0]
+
+
+@real_time
+async def test_a_file_that_cannot_be_opened_ends_one_connection(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_master() as master, connected(master.listener) as slave:
+        await slave.report(0)
+        await until(lambda: bool(master.server.replicas))
+
+        def fail(base: int) -> None:
+            raise StoreFull("no file descriptor is left")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(type(master.store.commit_log), "mapped_file", lambda log, base: fail(base))
+            master.server.log.position += 1
+            master.server.wake()
+            master.server.log.position -= 1
+        await slave.wait_closed()
+        async with connected(master.listener) as again:
+            await again.report(0)
+            await again.read_until(master.append())
+    assert "log cannot be sent to a slave" in caplog.text
 
 
 # -- time --
