@@ -347,8 +347,10 @@ class ReplicaLog:
             self._store.forget_queue_ends()
         if missing > 0 and queue.expired_before < self._log.first_base:
             queue.delete_before(self._log.first_base)
-        if 0 < missing <= MAX_BRIDGED_HOLES and queue.next_offset > queue.min_offset:
-            # The master lost them to damage. They are missing in its log, so they never come: holes stand for them.
+        has_messages = queue.next_offset > queue.min_offset
+        if 0 < missing <= MAX_BRIDGED_HOLES and has_messages and not self._store.config.start_at_second_file:
+            # The master lost them to damage. They are missing in its log, so they never come: holes stand for them. At
+            # a mirror's target a queue may begin anew instead, after what the source has dropped.
             queue.append_holes(missing, message.physical_offset - 1)
         dispatch.append_entry(message, from_beginning=True)
         if dispatch.has_plain_entries(message):

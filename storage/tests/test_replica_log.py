@@ -438,6 +438,24 @@ def test_a_queue_that_lost_messages_to_damage_gets_holes() -> None:
     assert slave.physical_offset_at("a", 0, 4) == master.physical_offset_at("a", 0, 4)
 
 
+def test_a_queue_of_a_mirrors_target_that_began_anew_begins_anew() -> None:
+    config = replace(CONFIG, start_at_second_file=True)
+    source = opened()
+    for number in range(20):
+        source.append(NewMessage("a", 0, b"%d" % number, b""))
+    master = opened(config=config)
+    for offset in (0, 17):
+        start = source.physical_offset_at("a", 0, offset)
+        stored = source.message_at(start)
+        assert stored is not None
+        master.append_preserving_offsets("a", 0, offset, stored, reset=True)
+    slave = opened(config=config)
+    replica = ReplicaLog(slave)
+    follow(replica, master)
+    assert (slave.min_offset("a", 0), slave.max_offset("a", 0)) == (17, 18)
+    assert_same(slave, master)
+
+
 def test_a_message_whose_topic_is_no_folder_name_is_left_out() -> None:
     master = opened()
     for topic in ("abc", "abd"):

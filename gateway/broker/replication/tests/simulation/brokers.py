@@ -95,7 +95,7 @@ class SimBroker:
         self.clock = SimClock()
         self.files = CrashFiles()
         self.disk_delay_s = 0.0
-        self._is_disk_busy = False  # a flush is done, and its thread has not come back yet
+        self._is_disk_waited_for = False
         self.is_up = False
         self.is_fenced = False  # takes no messages any more, before a planned change of roles
         # A slave whose log was compared with that of its master's last process, and one that has had everything that
@@ -125,9 +125,13 @@ class SimBroker:
 
     @property
     def is_flushing(self) -> bool:
-        """True while messages are not on the disk, and some have just been flushed."""
+        """True while the disk has not yet begun to write what it lacks."""
         store = self.store
-        return store is not None and self._is_disk_busy and store.durable_offset < store.max_physical_offset
+        return (
+            store is not None
+            and self._is_disk_waited_for
+            and store.durable_offset < store.max_physical_offset
+        )
 
     @property
     def open_store(self) -> MessageStore:
@@ -274,13 +278,13 @@ class SimBroker:
         """Run what a thread would run; a slow disk takes its time before and after."""
         delay_s = self.disk_delay_s or self._randomness.random() * self._randomness.choice([0.002, 0.04])
         part = self._randomness.random()
-        await trio.sleep(delay_s * part)
-        outcome = work()
-        self._is_disk_busy = True
+        self._is_disk_waited_for = True
         try:
-            await trio.sleep(delay_s * (1 - part))
+            await trio.sleep(delay_s * part)
         finally:
-            self._is_disk_busy = False
+            self._is_disk_waited_for = False
+        outcome = work()
+        await trio.sleep(delay_s * (1 - part))
         return outcome
 
     async def _keep_checkpoint(self) -> None:

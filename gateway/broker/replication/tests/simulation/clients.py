@@ -39,7 +39,7 @@ class Producer:
     async def run(self) -> None:
         while True:
             await self.send_one()
-            await trio.sleep(self._randomness.choice([0, 0.05, 0.8, 3.0]) * self._randomness.random())
+            await trio.sleep(self._randomness.choice([0, 0, 0.05, 0.8, 3.0]) * self._randomness.random())
 
     async def send_one(self) -> None:
         queue = self._randomness.choice(QUEUES)
@@ -59,19 +59,20 @@ class Producer:
         broker, client = self._route.master(), self.name
         await self._network.reach(client, broker.name)
         answered = trio.Event()
-        answers: list[tuple[int, int, int]] = []
+        answers: list[tuple[int, int, int, int]] = []
 
         def reply(code: int, offset: int) -> None:
-            answers.append((code, offset, broker.end_of(queue, offset)))
+            breaks = len(self._history.broken_ends)
+            answers.append((code, offset, broker.end_of(queue, offset), breaks))
             answered.set()
 
         if not broker.start_request(lambda: broker.send(*queue, body, reply)):
             return NOT_MASTER  # the connection is refused
         await answered.wait()
         await self._network.reach(broker.name, client)
-        code, offset, end = answers[0]
+        code, offset, end, breaks = answers[0]
         if code != NOT_MASTER:
-            self._history.note_answer(body, code, offset, end)
+            self._history.note_answer(body, code, offset, end, breaks)
         return code
 
 

@@ -24,6 +24,7 @@ class History:
         default_factory=dict
     )  # acknowledged as the mode of the cluster requires
     ends: dict[Place, int] = field(default_factory=dict)  # of the promised messages, as physical offsets
+    broken_ends: list[int] = field(default_factory=list)
     statuses: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     reads: int = 0
 
@@ -31,15 +32,20 @@ class History:
         self.sent[body] = queue
         self.attempts[body] += 1
 
-    def note_answer(self, body: bytes, code: int, offset: int, end: int) -> None:
-        """Note an answer that the client got; ``end`` is the physical offset one past the message."""
+    def note_answer(self, body: bytes, code: int, offset: int, end: int, breaks: int) -> None:
+        """Note an answer that the client got; ``end`` is the physical offset one past the message.
+
+        ``breaks`` is the number of broken promises when the answer was sent.
+        """
         self.statuses[code] += 1
-        if code:
+        if code or any(end > broken_end for broken_end in self.broken_ends[breaks:]):
             return
         place = self.sent[body], offset
         other = self.promised.get(place)
         if other not in (None, body):
-            raise LawBroken(f"two messages were acknowledged at {place}: {other!r} and {body!r}")
+            raise LawBroken(
+                f"two messages were acknowledged at {place}: {other and other[:20]!r} and {body[:20]!r}"
+            )
         self.promised[place] = body
         self.ends[place] = end
 
@@ -50,6 +56,7 @@ class History:
 
     def break_promises_after(self, end: int) -> None:
         """Drop what no mode promises: messages that an asynchronous slave does not have when it takes over."""
+        self.broken_ends.append(end)
         for place in [place for place, message_end in self.ends.items() if message_end > end]:
             del self.promised[place], self.ends[place]
 
@@ -62,7 +69,7 @@ class History:
         promised = self.promised.get((queue, offset))
         if promised not in (None, body):
             raise LawBroken(
-                f"{reader} read {body[:20]!r} from {queue} at {offset}, acknowledged was {promised!r}"
+                f"{reader} read {body[:20]!r} from {queue} at {offset}, acknowledged was {promised and promised[:20]!r}"
             )
 
     # -- at the end --

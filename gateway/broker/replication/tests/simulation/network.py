@@ -81,6 +81,7 @@ class Pipe:
         if data is END:
             self._parts.appendleft((0, END))
             return b""
+        data = self._join_arrived(data, max_bytes)
         if not data:
             return await self.take(max_bytes)
         size = min(max_bytes, len(data))
@@ -91,6 +92,16 @@ class Pipe:
         self._bytes -= size
         self.wake()
         return data[:size]
+
+    def _join_arrived(self, data: bytes, max_bytes: int) -> bytes:
+        """Return the bytes with those that have arrived after them, which one read takes together."""
+        while len(data) < max_bytes and self._parts:
+            arrives_s, more = self._parts[0]
+            if arrives_s > trio.current_time() or more is END:
+                break
+            self._parts.popleft()
+            data += more
+        return data
 
 
 class SimTransport:

@@ -160,9 +160,13 @@ class Operator:
         master = self.master_broker
         if not master.is_up:
             return
-        await self._wait_for(
-            self._randomness.choice([lambda: master.has_held_answers, lambda: master.is_flushing])
-        )
+        names = [broker.name for broker in self._brokers]
+        moments: list[Callable[[], bool]] = [
+            lambda: master.has_held_answers,
+            lambda: master.is_flushing,
+            lambda: self._network.is_carrying(names[0], names[1]),
+        ]
+        await self._wait_for(self._randomness.choice(moments))
         if not master.is_up:
             return
         complete = self.slave_is_complete
