@@ -10,13 +10,19 @@ from pathlib import Path
 import pytest
 
 from acceptance.test_cluster import available, namesrv_alone
-from compat_tests.clients.typed import connect, has_route, send
+from compat_tests.clients.typed import connect, create_group, has_route, send, topic_request
 from compat_tests.endpoints.official import ReplicaEndpoint
 from compat_tests.server import eventually
+from remoting.bodies.pop import SetMessageRequestModeRequestBody
 from remoting.bodies.registration import RegisterBrokerBody
 from remoting.bodies.topics import TopicConfig, TopicConfigAndMappingSerializeWrapper
+from remoting.requests.groups import GetAllSubscriptionGroupConfig
 from remoting.requests.ha import ExchangeBrokerHaInfo, GetBrokerHaStatus
 from remoting.requests.namesrv import GetBrokerClusterInfo, RegisterBroker
+from remoting.requests.offsets import GetAllConsumerOffset, GetAllDelayOffset, UpdateConsumerOffset
+from remoting.requests.pop import GetAllMessageRequestMode, SetMessageRequestMode
+from remoting.requests.timers import GetTimerCheckPoint
+from remoting.requests.topics import GetAllTopicConfig
 from tools.processes import Gateway
 
 CLUSTER, REPLICA = "DefaultCluster", "127.0.0.1:1"
@@ -155,3 +161,50 @@ def test_an_official_slave_copies_our_log(tmp_path: Path, profile: str) -> None:
                 assert {name: data == copies.get(name) for name, data in own.items()} == dict.fromkeys(
                     own, True
                 )
+
+
+@pytest.mark.both_servers
+def test_an_official_slave_copies_our_tables(tmp_path: Path) -> None:
+    """It asks for them 10 s after its start, and every minute. It answers from its own tables, as a master does."""
+    settings = {"brokerRole": "SLAVE", "brokerId": "1", "brokerName": "broker-a"}
+    with apart(tmp_path) as running, available():
+        (master,) = running.brokers.values()
+
+        def is_listed(address: str) -> bool:
+            with connect(running.namesrv) as namesrv:
+                members = namesrv.ask(GetBrokerClusterInfo()).data.broker_addr_table["broker-a"]
+                return address in members.broker_addrs.values()
+
+        with connect(master) as broker:
+            for number in range(2500):  # more than one page
+                broker.ask(topic_request(f"table-{number:04}", 1, attributes="+message.type=FIFO"))
+            create_group(broker, "table-group", retry_max_times=3)
+            send(broker, "table-0001", properties="DELAY\x011\x02")
+            offset = UpdateConsumerOffset(
+                consumer_group="table-group", topic="table-0001", queue_id=0, commit_offset=5
+            )
+            broker.ask(offset)
+            mode = SetMessageRequestModeRequestBody(
+                topic="table-0001", consumer_group="table-group", mode="POP", pop_share_queue_num=2
+            )
+            broker.ask(SetMessageRequestMode(data=mode))
+            eventually(lambda: b"1:1" in broker.ask(GetAllDelayOffset()).body, 20)
+            replica = ReplicaEndpoint(settings, tmp_path / "replica", running.namesrv, is_listed)
+            with replica, connect(replica.broker) as slave:
+
+                def has_tables() -> bool:
+                    topics = slave.ask(GetAllTopicConfig()).data.topic_config_table
+                    modes = slave.ask(GetAllMessageRequestMode()).data.message_request_mode_map
+                    return "table-2499" in topics and bool(modes)
+
+                eventually(has_tables, 150)
+                topics = slave.ask(GetAllTopicConfig()).data.topic_config_table
+                assert topics == broker.ask(GetAllTopicConfig()).data.topic_config_table
+                groups = slave.ask(GetAllSubscriptionGroupConfig()).data.subscription_group_table
+                assert groups["table-group"].retry_max_times == 3
+                offsets = slave.ask(GetAllConsumerOffset()).data.offset_table
+                assert offsets["table-0001@table-group"] == {0: 5}
+                modes = slave.ask(GetAllMessageRequestMode()).data.message_request_mode_map
+                assert modes["table-0001"]["table-group"].mode == "POP"
+                assert b"1:1" in (replica.store / "config" / "delayOffset.json").read_bytes()
+                assert len(slave.ask(GetTimerCheckPoint()).body) == 56

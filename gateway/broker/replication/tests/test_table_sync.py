@@ -14,6 +14,7 @@ from remoting.bodies.heartbeat import SubscriptionData
 from remoting.bodies.pop import SetMessageRequestModeRequestBody
 from remoting.bodies.topics import TopicConfig
 from remoting.requests.replication import GetReplicatedTables, RaiseConsumerOffsets
+from remoting.requests.timers import GetTimerMetrics
 from remoting.requests.topics import DeleteTopicInBroker
 
 FULL_COPY_S = table_sync.TABLES_INTERVAL_S + table_sync.TIMER_INTERVAL_S + 1
@@ -187,6 +188,10 @@ async def test_the_timer_checkpoint_is_remembered(cluster: Cluster) -> None:
     state = pair.slave.replication.takeover
     position = timers._timer_store.position
     assert (state.read_ms, state.queue_offset) == (position.read_ms, position.queue_offset)
+    timers.metrics.adjust_count("t", 3, 1000)
+    await pair.copy()
+    reply = await cluster.dial(pair.slave_node.address).ask(GetTimerMetrics())
+    assert b'"count":3' in reply.body
 
 
 @simulated
