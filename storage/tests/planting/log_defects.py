@@ -10,6 +10,7 @@ COMMIT_LOG: Final = "storage/commit_log.py"
 FILES: Final = "storage/files.py"
 FLUSH_GUARD: Final = "storage/flush_guard.py"
 TEST_FLUSH_GUARD: Final = "storage/tests/test_flush_guard.py"
+ANSWER_GATE: Final = "gateway/broker/messages/answer_gate.py"
 GROUP_COMMIT: Final = "gateway/broker/messages/group_commit.py"
 _INTERLEAVING: Final = "storage/tests/test_store_interleaving.py::"
 INTERLEAVED: Final = _INTERLEAVING + "test_a_checkpoint_and_a_change_at_the_same_time"
@@ -19,6 +20,7 @@ TEST_FILES: Final = "storage/tests/test_files.py"
 TEST_INDEX: Final = "storage/tests/test_index_recovery.py"
 TEST_RECOVERY: Final = "storage/tests/test_recovery.py"
 TEST_CLOSING: Final = "storage/tests/test_store_closing.py"
+TEST_ANSWER_GATE: Final = "gateway/broker/messages/tests/test_answer_gate.py"
 TEST_GROUP_COMMIT: Final = "gateway/broker/messages/tests/test_group_commit.py"
 
 
@@ -32,8 +34,6 @@ _FLUSH_QUEUES: Final = (
     "        self._flush_queues([(queue, end) for queue, end in ends if queue.flushed_offset < end], "
     "deleted)\n"
 )
-_COVERED: Final = "        self._covered = self._queued\n        began_s = time.perf_counter()\n"
-_FLUSHED: Final = "        self._store.flush()\n        self.flushes += 1\n"
 
 LOG_DEFECTS: Final = (
     Defect(
@@ -227,21 +227,22 @@ LOG_DEFECTS: Final = (
     Defect(
         "answers-held-during-a-flush-count",
         Law.ACKNOWLEDGED,
-        (
-            Edit(GROUP_COMMIT, _COVERED, "        began_s = time.perf_counter()\n"),
-            Edit(GROUP_COMMIT, _FLUSHED, _FLUSHED + "        self._covered = self._queued\n"),
+        change(
+            GROUP_COMMIT,
+            "        position = self._store.durable_offset\n",
+            "        position = self._store.max_physical_offset\n",
         ),
-        (TEST_GROUP_COMMIT,),
+        (TEST_GROUP_COMMIT, TEST_ANSWER_GATE),
     ),
     Defect(
         "answers-leave-after-a-failed-flush",
         Law.ACKNOWLEDGED,
         change(
-            GROUP_COMMIT,
-            "            self._flush_requested.set()\n            return\n",
-            "            self._flush_requested.set()\n",
+            ANSWER_GATE,
+            'held.connection.write(encode_response(request.opaque, refusal.code, {}, b"", refusal.remark))\n',
+            "held.connection.write(held.answer)\n",
         ),
-        (TEST_GROUP_COMMIT,),
+        (TEST_ANSWER_GATE,),
     ),
     Defect(
         "deleted-queue-files-not-flushed",
