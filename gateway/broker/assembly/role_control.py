@@ -122,7 +122,7 @@ async def no_peer(host: str, port: int) -> AsyncIterator[Connection]:
 NO_LINKS: Final = RoleLinks(no_peer)
 
 
-class Unknown(Exception):
+class Unknown(RequestError):
     """It is not known whether a slave has become master."""
 
 
@@ -225,7 +225,7 @@ class RoleControl:
         """Make this slave the master. A master gets the other kind of answers (SYNC_MASTER or not)."""
         service = self._service
         config = service.broker.config
-        if config.role is Role.MASTER and service.is_open:
+        if config.role is Role.MASTER and service.is_open and not service.fence_reason:
             if config.replication.broker_role != request.broker_role:
                 await self._rebuild(request.broker_role, MASTER_ID)
             return
@@ -404,7 +404,8 @@ class RoleControl:
             except* FAILURES as problems:
                 log.debug("role of the slave unknown", extra={"reason": str(problems.exceptions[0])})
             await trio.sleep(1)
-        raise Unknown(f"{address[0]}:{address[1]} does not say whether it is the master")
+        remark = f"{address[0]}:{address[1]} does not say whether it is the master"
+        raise Unknown(ResponseCode.SYSTEM_ERROR, remark)
 
 
 def check_role(broker_role: str, broker_id: int) -> None:

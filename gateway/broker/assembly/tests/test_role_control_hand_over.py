@@ -1,0 +1,196 @@
+"""A master that hands over to its slave, and what happens when that fails at any step."""
+
+import pytest
+import trio
+from trio.testing import memory_stream_pair
+
+from gateway.broker.assembly import role_control
+from gateway.broker.assembly.role_control import UNKNOWN_S
+from gateway.broker.replication.parts import PeerLinks
+from gateway.broker.replication.table_sync import TableSync
+from gateway.config.replication import ASYNC_MASTER, SLAVE, SYNC_MASTER
+from gateway.tests.cluster import NAMESRV, bodies, message, pull, settle, simulated
+from remoting.errors import RemotingClosed, RequestError
+from remoting.frame_connection import FrameConnection
+from remoting.requests.offsets import QueryConsumerOffset
+from remoting.requests.roles import ChangeBrokerRole, GetBrokerRole, HandOverBroker
+from remoting.transport import StreamTransport
+
+
+def links_of(cluster):
+    """Return the ways between brokers of a cluster: their HA ports are reached in memory."""
+
+    async def open_transport(host, port):
+        await trio.lowlevel.checkpoint()
+        node = cluster.nodes.get((host, 10911))
+        if node is None or node.ended.is_set():
+            raise ConnectionRefusedError("nobody there")
+        here, there = memory_stream_pair()
+        server = node.broker.replication.server
+        cluster.nursery.start_soon(server.serve, StreamTransport(there, remote=("10.0.9.9", port)))
+        return StreamTransport(here)
+
+    return PeerLinks(open_transport, cluster.client)
+
+
+class Pair:
+    """A master and a slave that has everything."""
+
+    def __init__(self, cluster, master, slave):
+        self.cluster = cluster
+        self.master = master
+        self.slave = slave
+        self.client = cluster.dial(master.address)
+
+    async def role(self, node):
+        return (await self.cluster.dial(node.address).ask(GetBrokerRole())).data
+
+    async def hand_over(self, timeout_s=100):
+        address = "{}:{}".format(*self.slave.address)
+        request = HandOverBroker(slave_address=address, timeout_millis=5000)
+        return (await self.cluster.dial(self.master.address).ask(request, timeout_s)).data
+
+
+async def pair(cluster, broker_role=SYNC_MASTER):
+    await cluster.namesrv()
+    links = links_of(cluster)
+    master = await cluster.add_broker(links=links, broker_role=broker_role, message_delay_level="1s 2s")
+    slave = await cluster.add_broker(links=links, broker_role=SLAVE, broker_id=1, message_delay_level="1s 2s")
+    await trio.sleep(8)
+    assert slave.broker.replication.follows_master
+    return Pair(cluster, master, slave)
+
+
+@simulated
+async def test_the_slave_becomes_master_with_everything_and_the_master_its_slave(cluster):
+    both = await pair(cluster)
+    for number in range(5):
+        await both.client.ask(message(body=b"%d" % number))
+    await both.client.ask(pull(commit=3))
+    status = await both.hand_over()
+    assert (status.broker_role, status.broker_id, status.is_serving) == (SLAVE, 1, True)
+    assert (await both.role(both.slave)).broker_role == SYNC_MASTER
+    new = cluster.dial(both.slave.address)
+    assert bodies(await new.ask(pull())) == [b"0", b"1", b"2", b"3", b"4"]
+    query = QueryConsumerOffset(consumer_group="GID", topic="orders", queue_id=0)
+    assert (await new.ask(query)).offset == 3
+    await trio.sleep(3)
+    table = cluster.nodes[NAMESRV].service.routes.cluster_info("").broker_addr_table["broker-a"].broker_addrs
+    assert table == {0: "{}:{}".format(*both.slave.address), 1: "{}:{}".format(*both.master.address)}
+    assert (await both.client.ask(message(body=b"passed on"))).queue_offset == 5
+    await trio.sleep(1)
+    assert both.master.broker.store.max_physical_offset == both.slave.broker.store.max_physical_offset
+
+
+@simulated
+async def test_senders_see_no_error(cluster):
+    both = await pair(cluster)
+    await both.client.ask(message(body=b"first"))
+    stored, is_over = [], False
+
+    async def send():
+        while not is_over:
+            stored.append((await both.client.ask(message(), 5)).queue_offset)
+            await trio.sleep(0.005)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(send)
+        await trio.sleep(0.5)
+        await both.hand_over()
+        await trio.sleep(0.5)
+        is_over = True
+    assert stored == list(range(1, len(stored) + 1))
+    assert both.slave.broker.store.max_offset("orders", 0) == len(stored) + 1
+
+
+@pytest.mark.parametrize("failure", ["tables", "behind"])
+@simulated
+async def test_a_slave_that_does_not_take_over_leaves_the_master_as_it_was(cluster, monkeypatch, failure):
+    both = await pair(cluster)
+    await both.client.ask(message(body=b"1"))
+
+    async def fail(sync):
+        raise RemotingClosed("the tables cannot be copied")
+
+    if failure == "tables":
+        monkeypatch.setattr(TableSync, "sync_once", fail)
+    else:
+        monkeypatch.setattr(role_control, "MAX_BEHIND_BYTES", -1)
+    with pytest.raises(RequestError, match=r"the tables cannot be copied|bytes behind"):
+        await both.hand_over()
+    assert (await both.role(both.slave)).broker_role == SLAVE
+    assert (await both.role(both.master)).is_serving
+    await both.client.ask(message(body=b"2"))
+    await both.client.ask(message(body=b"late", queue_id=1, properties={"DELAY": "1"}))
+    await trio.sleep(3)
+    assert bodies(await both.client.ask(pull(queue_id=1))) == [b"late"], "its own tasks work again"
+    assert not both.master.service.tasks.failing
+
+
+def lose_answers(monkeypatch, cluster, carry_out):
+    """Let the answer to a promotion get lost, after the request was carried out or before."""
+    ask = FrameConnection.ask
+
+    async def lossy(connection, request, *arguments, **keywords):
+        if not isinstance(request, ChangeBrokerRole):
+            return await ask(connection, request, *arguments, **keywords)
+        if carry_out:
+            await ask(connection, request, *arguments, **keywords)
+        raise RemotingClosed("connection lost")
+
+    monkeypatch.setattr(FrameConnection, "ask", lossy)
+
+
+@simulated
+async def test_a_lost_answer_of_a_slave_that_took_over_changes_nothing(cluster, monkeypatch):
+    both = await pair(cluster)
+    await both.client.ask(message())
+    lose_answers(monkeypatch, cluster, carry_out=True)
+    assert (await both.hand_over()).broker_role == SLAVE
+    assert (await both.role(both.slave)).broker_role == SYNC_MASTER
+    assert (await both.client.ask(message())).queue_offset == 1
+
+
+@simulated
+async def test_a_lost_request_leaves_the_master_as_it_was(cluster, monkeypatch):
+    both = await pair(cluster)
+    await both.client.ask(message())
+    lose_answers(monkeypatch, cluster, carry_out=False)
+    with pytest.raises(RequestError, match="the slave did not take over"):
+        await both.hand_over()
+    assert (await both.client.ask(message())).queue_offset == 1
+
+
+@simulated
+async def test_a_master_that_cannot_know_stores_nothing_until_an_operator_decides(cluster, monkeypatch):
+    """The slave took over and is gone, so nobody says whether it has stored messages."""
+    both = await pair(cluster, ASYNC_MASTER)
+    await both.client.ask(message(body=b"before"))
+    ask = FrameConnection.ask
+
+    async def kill(connection, request, *arguments, **keywords):
+        if not isinstance(request, ChangeBrokerRole):
+            return await ask(connection, request, *arguments, **keywords)
+        await ask(connection, request, *arguments, **keywords)
+        await both.slave.crash()
+        raise RemotingClosed("connection lost")
+
+    monkeypatch.setattr(FrameConnection, "ask", kill)
+    start = trio.current_time()
+    with pytest.raises(RequestError, match="does not say whether it is the master"):
+        await both.hand_over()
+    assert trio.current_time() - start >= UNKNOWN_S
+    with pytest.raises(RequestError, match=r"it is not known whether .* has become master"):
+        await both.client.ask(message())
+    assert "not known" in (await both.role(both.master)).reason
+    assert both.master.service.tasks.failing
+    monkeypatch.setattr(FrameConnection, "ask", ask)
+    await trio.sleep(200)
+    client = cluster.dial(both.master.address)
+    with pytest.raises(RequestError, match="it is not known"):
+        await client.ask(message())
+    decide = ChangeBrokerRole(broker_role=ASYNC_MASTER, broker_id=0, force=True)
+    await cluster.dial(both.master.address).ask(decide, 30)
+    assert (await client.ask(message(body=b"after"))).queue_offset == 1
+    assert not both.master.service.tasks.failing
+    await settle()
