@@ -107,5 +107,5 @@ class Replication:
 
     @property
     def follows_master(self) -> bool:
-        """True at a slave that is connected to its master."""
-        return self.follower is not None and self.follower.is_copying
+        """True at a slave that is connected to its master; False once it acts as master, which may be sooner."""
+        return self.follower is not None and self.follower.is_copying and not self.group.acts_as_master

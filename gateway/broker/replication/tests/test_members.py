@@ -1,5 +1,7 @@
 """Slaves that may act as master, in a simulated cluster: heartbeats, members, routes."""
 
+from types import SimpleNamespace
+
 import pytest
 import trio
 
@@ -165,6 +167,18 @@ async def test_a_notice_of_the_lowest_id_changes_nothing_by_itself(cluster):
     )
     await cluster.dial(slave.address).ask(notice)
     assert slave.broker.replication.master_address == ""
+
+
+@simulated
+async def test_a_slave_that_acts_as_master_does_not_wait_for_the_end_of_its_connection(cluster):
+    slave = await add_replica(cluster, "10.0.1.2", 1)
+    replication = slave.broker.replication
+    replication.follower = SimpleNamespace(is_copying=True)
+    assert replication.follows_master
+    replication.note_members({1: "10.0.1.2:10911"})
+    assert not replication.follows_master
+    replication.note_members({0: "10.0.1.1:10911", 1: "10.0.1.2:10911"})
+    assert replication.follows_master
 
 
 def test_changes_are_logged(caplog):
