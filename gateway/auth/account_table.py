@@ -101,6 +101,13 @@ class UserTable(AccountTable):
         """Return the user of this name, if there is one."""
         return self.users.get(name)
 
+    def adopt(self, content: bytes) -> None:
+        """Take over all users of this broker's master, from its users.json. Raises ValueError."""
+        users = _parse_users(content)
+        if users != self.users:
+            self.users = users
+            self.note_change()
+
     def create(self, info: UserInfo) -> None:
         """Add a user. Raises AccountError."""
         name = _checked_name(info)
@@ -159,6 +166,14 @@ class PolicyTable(AccountTable):
     def __init__(self, file: ConfigFile) -> None:
         super().__init__(file)
         self.policies: dict[str, Policies] = file.load(_parse_acls) or {}
+
+    def adopt(self, content: bytes) -> None:
+        """Take over all policies of this broker's master, from its acls.json. Raises ValueError."""
+        parsed = _parse_acls(content)
+        entries = {name: policies.entries for name, policies in parsed.items()}
+        if entries != {name: policies.entries for name, policies in self.policies.items()}:
+            self.policies = parsed
+            self.note_change()
 
     def get(self, user: str) -> Policies:
         """Return the policies of a user, who may have none."""

@@ -126,6 +126,7 @@ NOT_AUDITED: Final[Mapping[int, str]] = {
     offsets.UpdateConsumerOffset.code: "consumers send it several times a second; `OutsideCommits` finds the others",
     namesrv.BrokerHeartbeat.code: "brokers send it every second; it changes nothing",
     replication.PutMessagesAtOffsets.code: "the shadow gateway sends every copied message with it",
+    replication.GetReplicatedAccounts.code: "a slave asks for it every few seconds, and it changes nothing",
     replication.RaiseConsumerOffsets.code: "slaves send it; offsets that consumers commit leave no line either",
     replication.OpenReplication.code: "a slave sends it at each connection; the master logs the slave itself",
     ha.ExchangeBrokerHaInfo.code: "replicas send it every few seconds; it is refused",

@@ -186,6 +186,7 @@ _register(
     namesrv.BrokerHeartbeat, namesrv.WipeWritePermOfBroker, namesrv.AddWritePermOfBroker,
     namesrv.DeleteTopicInNamesrv, namesrv.RegisterTopicInNamesrv, namesrv.UpdateNamesrvConfig,
     replication.PutMessagesAtOffsets, replication.RaiseConsumerOffsets, replication.OpenReplication,
+    replication.GetReplicatedAccounts,
     ha.ExchangeBrokerHaInfo, ha.NotifyMinBrokerIdChange,
     roles.ChangeBrokerRole, roles.HandOverBroker,
     pop.PopRollback,

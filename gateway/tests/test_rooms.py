@@ -69,6 +69,7 @@ ROOMS: Mapping[str, set[str]] = {
     },
     "gateway.broker.replication": BROKER_TABLES
     | {
+        "gateway.auth",
         "gateway.broker.consumers",
         "gateway.broker.delayed",
         "gateway.broker.messages",

@@ -11,6 +11,13 @@ class DeletedTopic(JsonBody):
     time_ms: i64 = 0
 
 
+class ReplicatedAccounts(JsonBody):
+    """The content of users.json and acls.json; empty at a broker that has none."""
+
+    users: str = ""
+    acls: str = ""
+
+
 class ReplicatedTables(JsonBody):
     """The content of consumerFilter.json and consumerOrderInfo.json, and the deletions of topics."""
 

@@ -4,7 +4,7 @@ Official servers do not know their codes.
 """
 
 from remoting.bodies.progress import ConsumerOffsetSerializeWrapper
-from remoting.bodies.replication import ReplicatedTables
+from remoting.bodies.replication import ReplicatedAccounts, ReplicatedTables
 from remoting.declare import Header, Request, i32, i64
 
 UNEXPECTED_OFFSET = 21
@@ -66,3 +66,13 @@ class OpenReplication(Request[OpenReplicationReply], code=770_012):
 
 class GetReplicatedTables(Request[GetReplicatedTablesReply], code=770_010):
     """Return the tables that official slaves do not copy. Sent by a slave of this project."""
+
+
+class GetReplicatedAccountsReply(Header):
+    """The answer to GET_REPLICATED_ACCOUNTS."""
+
+    data: ReplicatedAccounts
+
+
+class GetReplicatedAccounts(Request[GetReplicatedAccountsReply], code=770_013):
+    """Return users with their secrets, and policies. Sent by a slave of this project."""

@@ -233,6 +233,7 @@ def _slave_parts(broker: Broker, links: PeerLinks) -> SlaveParts:
         broker.consumer_filters,
         broker.replication.takeover,
         broker.long_polls,
+        broker.accounts,
     )
     return SlaveParts(lookup, follower, TableSync(parts, lookup, links.dial, links.sign))
 

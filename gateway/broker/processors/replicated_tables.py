@@ -1,9 +1,14 @@
 """Answers a slave of this project that asks for the tables which official slaves do not copy."""
 
 from gateway.broker.broker import Broker
-from remoting.bodies.replication import DeletedTopic, ReplicatedTables
+from remoting.bodies.replication import DeletedTopic, ReplicatedAccounts, ReplicatedTables
 from remoting.handler_table import HandlerTable
-from remoting.requests.replication import GetReplicatedTables, GetReplicatedTablesReply
+from remoting.requests.replication import (
+    GetReplicatedAccounts,
+    GetReplicatedAccountsReply,
+    GetReplicatedTables,
+    GetReplicatedTablesReply,
+)
 
 handlers: HandlerTable[Broker] = HandlerTable()
 
@@ -21,3 +26,16 @@ async def get_replicated_tables(broker: Broker, request: GetReplicatedTables) ->
         consumer_filters=filters.decode(), ordered_pops=pops.decode(), deleted_topics=deletions
     )
     return GetReplicatedTablesReply(data=tables)
+
+
+@GetReplicatedAccounts.on(handlers)
+def get_replicated_accounts(broker: Broker, request: GetReplicatedAccounts) -> GetReplicatedAccountsReply:
+    """Return users and policies of ACL 2.0; nothing without access control, and of files that others change."""
+    # Here, because a start without access control is faster without it.
+    from gateway.auth.accounts import StoredAccounts
+
+    accounts = broker.accounts
+    if not isinstance(accounts, StoredAccounts):
+        return GetReplicatedAccountsReply(data=ReplicatedAccounts())
+    users, acls = accounts.users.to_json().decode(), accounts.policy_table.to_json().decode()
+    return GetReplicatedAccountsReply(data=ReplicatedAccounts(users=users, acls=acls))

@@ -26,6 +26,7 @@ import trio
 
 from codec.command import Command
 from codec.constants import ResponseCode
+from gateway.auth.access_control import Accounts
 from gateway.broker.consumers.consumer_offsets import ConsumerOffsets, parse_offsets
 from gateway.broker.consumers.group_table import GroupTable
 from gateway.broker.delayed.delay_service import DelayService
@@ -48,7 +49,7 @@ from remoting.errors import RemotingClosed, RequestError
 from remoting.requests.groups import GetAllSubscriptionGroupConfig
 from remoting.requests.offsets import GetAllConsumerOffset, GetAllDelayOffset
 from remoting.requests.pop import GetAllMessageRequestMode
-from remoting.requests.replication import GetReplicatedTables, RaiseConsumerOffsets
+from remoting.requests.replication import GetReplicatedAccounts, GetReplicatedTables, RaiseConsumerOffsets
 from remoting.requests.timers import GetTimerCheckPoint, GetTimerMetrics
 from remoting.requests.topics import GetAllTopicConfig
 from storage.errors import StoreFull
@@ -85,6 +86,7 @@ class ReplicatedParts:
     filters: ConsumerFilterTable
     takeover: TakeoverState
     long_polls: LongPolls
+    accounts: Accounts | None
 
 
 class TableSync:
@@ -104,6 +106,7 @@ class TableSync:
         self._is_failing = False
         # False once the master has refused the private request: it is an official broker.
         self._is_ours = True
+        self._has_accounts = True
         self._progress = ProgressReturn(parts.offsets)
         self.synced_at: float | None = None
 
@@ -260,6 +263,29 @@ class TableSync:
             self._parts.filters.merge(tables.consumer_filters.encode())
         if tables.ordered_pops:
             self._parts.ordered_pops.adopt(tables.ordered_pops.encode())
+        await self._sync_accounts(connection)
+
+    async def _sync_accounts(self, connection: Connection) -> None:
+        """Copy users and policies, if this broker has a table of them and its own user may read the master's."""
+        accounts = self._parts.accounts
+        if accounts is None:
+            return
+        # Here, because a start without access control is faster without it.
+        from gateway.auth.accounts import StoredAccounts
+
+        if not isinstance(accounts, StoredAccounts):
+            return
+        try:
+            copied = (await connection.ask(GetReplicatedAccounts(), TIMEOUT_S, self._sign)).data
+        except RequestError as error:
+            if self._has_accounts:
+                log.warning("accounts of the master not copied", extra={"reason": str(error)})
+            self._has_accounts = False
+            return
+        self._has_accounts = True
+        if copied.users:
+            accounts.users.adopt(copied.users.encode())
+            accounts.policy_table.adopt(copied.acls.encode())
 
     def _repeat_deletion(self, topic: str, log_end: int, time_ms: int) -> None:
         """Delete the messages of a topic that the master deleted, unless that was done already. Raises OSError."""

@@ -3,12 +3,17 @@
 import pytest
 import trio
 
+from gateway.auth.access_control import Accounts
+from gateway.auth.account_table import ACLS_FILE, USERS_FILE, PolicyTable, User, UserTable, UserType
+from gateway.auth.accounts import StoredAccounts
 from gateway.broker.broker import Broker
 from gateway.broker.replication import table_sync
 from gateway.broker.replication.master_lookup import Master
 from gateway.broker.replication.parts import PeerLinks
 from gateway.config.replication import ReplicationSettings
+from gateway.tests.broker_fakes import memory_config_file
 from gateway.tests.cluster import Cluster, Node, message, settle, simulated
+from remoting.bodies.auth import AclInfo, PolicyEntryInfo, PolicyInfo
 from remoting.bodies.groups import SubscriptionGroupConfig
 from remoting.bodies.heartbeat import SubscriptionData
 from remoting.bodies.pop import SetMessageRequestModeRequestBody
@@ -41,11 +46,15 @@ class Pair:
         await trio.sleep(FULL_COPY_S)
 
 
-async def pair_of(cluster: Cluster) -> Pair:
+async def pair_of(cluster: Cluster, accounts: tuple[Accounts | None, Accounts | None] = (None, None)) -> Pair:
     links = PeerLinks(refuse, cluster.client)
-    master = await cluster.add_broker(host="10.0.1.1")
+    master = await cluster.add_broker(host="10.0.1.1", accounts=accounts[0])
     slave = await cluster.add_broker(
-        host="10.0.1.2", broker_id=1, links=links, replication=ReplicationSettings(broker_role="SLAVE")
+        host="10.0.1.2",
+        accounts=accounts[1],
+        broker_id=1,
+        links=links,
+        replication=ReplicationSettings(broker_role="SLAVE"),
     )
     slave.broker.replication.slave.lookup.set_master(Master(("10.0.1.1", 10912), ("10.0.1.1", 10911)))
     return Pair(cluster, master, slave)
@@ -230,3 +239,36 @@ async def test_progress_made_at_the_slave_reaches_the_master(cluster: Cluster, i
     pair.master.offsets.commit_offset("g", "orders", 0, 1)
     await pair.copy()
     assert pair.master.offsets.query_offset("g", "orders", 0) == 1, "it was moved back there on purpose"
+
+
+def new_accounts() -> StoredAccounts:
+    return StoredAccounts(
+        UserTable(memory_config_file(USERS_FILE)), PolicyTable(memory_config_file(ACLS_FILE))
+    )
+
+
+@simulated
+async def test_users_and_policies_are_copied(cluster: Cluster) -> None:
+    accounts, copies = new_accounts(), new_accounts()
+    accounts.users.put(User("alice", "secret"))
+    accounts.users.put(User("root", "key", UserType.SUPER))
+    entry = PolicyEntryInfo(resource="Topic:t", actions=["Pub"], decision="Allow")
+    await accounts.put_entries("User:alice", AclInfo(policies=[PolicyInfo(entries=[entry])]))
+    pair = await pair_of(cluster, (accounts, copies))
+    await pair.copy()
+    assert copies.users.users == accounts.users.users
+    assert copies.policy_table.to_json() == accounts.policy_table.to_json()
+    assert b"alice" in copies.policy_table.to_json()
+    await accounts.delete_user("alice")
+    await pair.copy()
+    assert set(copies.users.users) == {"root"}
+    assert copies.policy_table.policies == {}
+
+
+@simulated
+async def test_a_master_without_accounts_leaves_those_of_its_slave(cluster: Cluster) -> None:
+    copies = new_accounts()
+    copies.users.put(User("root", "key", UserType.SUPER))
+    pair = await pair_of(cluster, (None, copies))
+    await pair.copy()
+    assert set(copies.users.users) == {"root"}
