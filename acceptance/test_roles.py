@@ -10,14 +10,16 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from acceptance.test_cluster import namesrv_alone
+from acceptance.test_cluster import available, namesrv_alone
 from codec.message import iter_messages
+from compat_tests.clients.driver import JavaDriver
+from compat_tests.clients.java_api import JavaClient
 from compat_tests.clients.typed import connect, create_group, has_route, send_request, topic_request
 from compat_tests.endpoints.ports import find_server_ports
 from compat_tests.server import eventually
@@ -366,3 +368,29 @@ def test_an_official_slave_needs_an_address_in_the_list(tmp_path: Path) -> None:
         running.settings[0][-1] = "haAllowedAddresses=127.0.0.1;10.99.0.0/16"
         running.restart(0)
         eventually(lambda: running.status(1).state == "copying", 40)
+
+
+@pytest.mark.both_servers
+@pytest.mark.parametrize("profile", ["client-4.9", "client-5.5"])
+def test_a_stock_java_client_sees_no_error_of_a_planned_change(tmp_path: Path, profile: str) -> None:
+    """Its route is up to 30 s old, so the former master passes its messages on; its consumer goes on as well."""
+    with (
+        pair(tmp_path) as running,
+        available(),
+        closing(JavaDriver(profile, running.namesrv.namesrv)) as driver,
+        JavaClient(driver, profile).producer("p") as producer,
+        JavaClient(driver, profile).push(GROUP, TOPIC) as consumer,
+    ):
+        sent = producer.send_numbered(TOPIC, 50)
+        changing = threading.Thread(
+            target=running.command, args=("broker", "promote", "broker-a", "--yes"), daemon=True
+        )
+        changing.start()
+        while changing.is_alive() or len(sent) < 150:
+            sent += producer.send({"topic": TOPIC, "body": f"during {len(sent)}"})
+        changing.join()
+        assert running.members()[0] == running.address(1)
+        assert {one["status"] for one in sent} <= {"SEND_OK", "SLAVE_NOT_AVAILABLE"}
+        received = consumer.received(len(sent), 90)
+        assert {one["body"] for one in received} >= {str(number) for number in range(50)}
+        assert len(read_all(running.address(1))) == len(sent)
