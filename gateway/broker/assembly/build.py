@@ -204,9 +204,25 @@ def _slave_parts(broker: Broker, links: PeerLinks) -> SlaveParts:
     settings = broker.config.replication
     lookup = MasterLookup(settings.ha_master_address)
 
+    parts = ReplicatedParts(
+        broker.store,
+        broker.topics,
+        broker.groups,
+        broker.offsets,
+        broker.delay_service,
+        broker.pop.request_modes,
+        broker.pop.state.ordered_pops,
+        broker.consumer_filters,
+        broker.replication.takeover,
+        broker.long_polls,
+        broker.accounts,
+    )
+    table_sync = TableSync(parts, lookup, links.dial, links.sign)
+
     def queues_grew(queues: Iterable[tuple[str, int]]) -> None:
-        for queue in queues:
-            broker.long_polls.mark_grown(*queue)
+        for topic, queue_id in queues:
+            table_sync.note_topic(topic)
+            broker.long_polls.mark_grown(topic, queue_id)
         broker.long_polls.answer_marked()
 
     times = FollowerTimes(
@@ -222,20 +238,7 @@ def _slave_parts(broker: Broker, links: PeerLinks) -> SlaveParts:
         times,
         links.open_secure,
     )
-    parts = ReplicatedParts(
-        broker.store,
-        broker.topics,
-        broker.groups,
-        broker.offsets,
-        broker.delay_service,
-        broker.pop.request_modes,
-        broker.pop.state.ordered_pops,
-        broker.consumer_filters,
-        broker.replication.takeover,
-        broker.long_polls,
-        broker.accounts,
-    )
-    return SlaveParts(lookup, follower, TableSync(parts, lookup, links.dial, links.sign))
+    return SlaveParts(lookup, follower, table_sync)
 
 
 def _connect_parts(

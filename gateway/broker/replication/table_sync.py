@@ -63,6 +63,9 @@ TABLES_INTERVAL_S: Final = 9.0
 """Shortest time between two copies of all tables. An official slave copies them every 60 s."""
 MAX_SHARE: Final = 0.05
 """Largest share of the time in which tables are copied: those of millions of offsets are copied less often."""
+MAX_ASKED_TOPICS: Final = 10_000
+MISSING_TOPIC_PAUSE_S: Final = 0.5
+"""Time between the first message of a new topic and the copy of the tables."""
 RETRY_S: Final = 3.0
 TIMEOUT_S: Final = 10.0
 PAGE_ENTRIES: Final = 2000
@@ -108,6 +111,9 @@ class TableSync:
         self._is_ours = True
         self._has_accounts = True
         self._progress = ProgressReturn(parts.offsets)
+        self._is_topic_missing = trio.Event()
+        # Asked for once each: the master may have deleted a topic whose messages are still copied.
+        self._asked_topics: set[str] = set()
         self.synced_at: float | None = None
 
     async def run(self) -> None:
@@ -133,17 +139,31 @@ class TableSync:
                 log.warning("tables of the master not copied", extra=extra)
             self._is_failing = True
 
+    def note_topic(self, topic: str) -> None:
+        """Copy the tables soon if a message of a topic has come that this slave does not know.
+
+        Without its topic nobody could read the message, if the master were lost before the next copy.
+        """
+        is_known = topic in self._parts.topics or topic in self._asked_topics
+        if not is_known and len(self._asked_topics) < MAX_ASKED_TOPICS:
+            self._asked_topics.add(topic)
+            self._is_topic_missing.set()
+
     async def _keep_synced(self, connection: Connection) -> None:
         while True:
             started_s = trio.current_time()
+            self._is_topic_missing = trio.Event()
             await self.sync_all(connection)
             if self._is_failing:
                 log.info("tables of the master are copied again")
             self._is_failing = False
             pause_s = max(TABLES_INTERVAL_S, (trio.current_time() - started_s) / MAX_SHARE)
             next_s = trio.current_time() + pause_s
-            while trio.current_time() < next_s:
-                await trio.sleep(TIMER_INTERVAL_S)
+            while trio.current_time() < next_s and not self._is_topic_missing.is_set():
+                with trio.move_on_after(TIMER_INTERVAL_S):
+                    await self._is_topic_missing.wait()
+                    # Many topics may be created together, and each copy costs the master something.
+                    await trio.sleep(MISSING_TOPIC_PAUSE_S)
                 await self._sync_timers(connection)
 
     async def sync_once(self) -> None:

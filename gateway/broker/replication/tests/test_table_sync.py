@@ -272,3 +272,24 @@ async def test_a_master_without_accounts_leaves_those_of_its_slave(cluster: Clus
     pair = await pair_of(cluster, (None, copies))
     await pair.copy()
     assert set(copies.users.users) == {"root"}
+
+
+@simulated
+async def test_a_topic_whose_messages_have_come_is_copied_at_once_but_asked_for_once(
+    cluster: Cluster,
+) -> None:
+    pair = await pair_of(cluster)
+    await pair.copy()
+    pair.master.topics.update([TopicConfig(topic_name="t", perm=6)])
+    pair.sync.note_topic("t")
+    await trio.sleep(2 * table_sync.MISSING_TOPIC_PAUSE_S)
+    assert "t" in pair.slave.topics
+    synced_at = pair.sync.synced_at
+    pair.sync.note_topic("t")
+    pair.sync.note_topic("deleted")
+    await trio.sleep(2 * table_sync.MISSING_TOPIC_PAUSE_S)
+    assert pair.sync.synced_at != synced_at
+    synced_at = pair.sync.synced_at
+    pair.sync.note_topic("deleted")
+    await trio.sleep(table_sync.TABLES_INTERVAL_S / 2)
+    assert pair.sync.synced_at == synced_at
