@@ -286,8 +286,12 @@ class RoleControl:
         *,
         ha_master_address: str | None = None,
         takes_over_name: bool = False,
+        needed: bool = False,
     ) -> None:
-        """Build the parts for another role, which is kept before they are used."""
+        """Build the parts for another role, which is kept before they are used.
+
+        If a change fails that is ``needed``, the broker must not go on in its present role.
+        """
         saved_role = self._links.saved_role
         changed: list[BrokerConfig] = []
 
@@ -301,7 +305,7 @@ class RoleControl:
             if saved_role is not None:
                 saved_role.save(changed[-1])
 
-        await self._service.rebuild(change_config, save)
+        await self._service.rebuild(change_config, save, needed=needed)
 
     # -- two brokers change ----------------------------------------------------------------------------------------
 
@@ -333,7 +337,8 @@ class RoleControl:
                 finally:
                     nursery.cancel_scope.cancel()
         service.relay = Relay(address, self._links.dial, trio.current_time() + RELAY_S)
-        await self._rebuild(SLAVE, slave.broker_id, ha_master_address="")
+        # Another broker is the master now: whatever goes wrong here, this one must not serve as one again.
+        await self._rebuild(SLAVE, slave.broker_id, ha_master_address="", needed=True)
         ha_address = f"{_bracketed(address[0])}:{slave.ha_port}"
         service.broker.replication.note_master(ha_address, request.slave_address)
         extra = {"broker": config.broker_name, "master": request.slave_address}

@@ -100,11 +100,15 @@ class Follower(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PartsChange:
-    """An order to build the parts again; ``finish`` is called with None, or with what went wrong."""
+    """An order to build the parts again; ``finish`` is called with None, or with what went wrong.
+
+    A change that is ``needed`` fences the broker if it fails at any step: it must not serve with its previous parts.
+    """
 
     change_config: ChangeConfig
     between: Callable[[], object]
     finish: Callable[[Exception | None], None]
+    needed: bool = False
 
 
 class MasterShift:
@@ -237,12 +241,17 @@ class BrokerService:
     # -- changes of the parts ----------------------------------------------------------------------------------
 
     async def rebuild(
-        self, change_config: ChangeConfig, between: Callable[[], object] = lambda: None
+        self,
+        change_config: ChangeConfig,
+        between: Callable[[], object] = lambda: None,
+        *,
+        needed: bool = False,
     ) -> None:
         """Replace the parts by those of a changed configuration; ``between`` runs while the store is closed.
 
-        Raises what went wrong; the broker is fenced then. Must not be called by a background task of the broker, nor
-        by the task of a request: both have to end first. They use `order_rebuild`.
+        Raises what went wrong. The broker is fenced then, unless the change is not ``needed`` and its store was not
+        closed yet. Waits while too many changes are outstanding. Must not be called by a background task of the
+        broker, nor by the task of a request: both have to end first. They use `order_rebuild`.
         """
         is_done = trio.Event()
         failures: list[Exception] = []
@@ -252,7 +261,7 @@ class BrokerService:
                 failures.append(failure)
             is_done.set()
 
-        self.order_rebuild(change_config, between, finish)
+        await self._order_change.send(PartsChange(change_config, between, finish, needed))
         await is_done.wait()
         if failures:
             raise failures[0]
@@ -326,6 +335,8 @@ class BrokerService:
                 broker = await self._build_again(change)
             except Exception as error:  # noqa: BLE001 - logged, shown, and handed to whoever ordered the change
                 failure = error
+                if change.needed and self._is_open:
+                    self._close_to_fence()
                 self._go_on_without(error)
             else:
                 self._adopt(broker)
@@ -402,6 +413,13 @@ class BrokerService:
         self._settle_held()
         self.tasks.record_outcome(ROLE_CHANGE, RuntimeError(reason))
         log.error("broker is fenced and refuses all requests", extra={"reason": reason})
+
+    def _close_to_fence(self) -> None:
+        try:
+            self.close()
+        except Exception as error:
+            extra = {"broker": self.broker.config.broker_name}
+            log.error("store of the broker not closed cleanly", exc_info=error, extra=extra)
 
     def _go_on_without(self, error: Exception) -> None:
         """Serve with the previous parts if they were not closed yet, and nobody otherwise."""

@@ -8,13 +8,14 @@ from gateway.broker.assembly import role_control
 from gateway.broker.assembly.role_control import UNKNOWN_S
 from gateway.broker.replication.parts import PeerLinks
 from gateway.broker.replication.table_sync import TableSync
-from gateway.config.replication import ASYNC_MASTER, SLAVE, SYNC_MASTER
+from gateway.config.replication import ASYNC_MASTER, SLAVE, SYNC_MASTER, Role
 from gateway.tests.cluster import NAMESRV, bodies, message, pull, settle, simulated
 from remoting.errors import RemotingClosed, RequestError
 from remoting.frame_connection import FrameConnection
 from remoting.requests.offsets import QueryConsumerOffset
 from remoting.requests.roles import ChangeBrokerRole, GetBrokerRole, HandOverBroker
 from remoting.transport import StreamTransport
+from storage.errors import StoreFull
 
 
 def links_of(cluster):
@@ -194,3 +195,29 @@ async def test_a_master_that_cannot_know_stores_nothing_until_an_operator_decide
     assert (await client.ask(message(body=b"after"))).queue_offset == 1
     assert not both.master.service.tasks.failing
     await settle()
+
+
+@simulated
+async def test_a_master_that_cannot_become_a_slave_after_its_slave_took_over_serves_nobody(
+    cluster, monkeypatch
+):
+    """Its store is still open when that fails, so it could go on as a second master."""
+    both = await pair(cluster, ASYNC_MASTER)
+    await both.client.ask(message(body=b"before"))
+    service = both.master.service
+    assert service.broker.config.role is Role.MASTER
+    monkeypatch.setattr(service.broker.store, "flush", fail_to_flush)
+    with pytest.raises(RequestError, match="no flush"):
+        await both.hand_over()
+    assert (await both.role(both.slave)).broker_role == ASYNC_MASTER
+    client = cluster.dial(both.master.address)
+    with pytest.raises(RequestError, match="is fenced"):
+        await client.ask(message())
+    assert not (await both.role(both.master)).is_serving
+    await trio.sleep(3)
+    table = cluster.nodes[NAMESRV].service.routes.cluster_info("").broker_addr_table["broker-a"].broker_addrs
+    assert table == {0: "{}:{}".format(*both.slave.address)}
+
+
+def fail_to_flush():
+    raise StoreFull("no flush")

@@ -6,6 +6,7 @@ import pytest
 import trio
 
 from codec.constants import ResponseCode
+from gateway.broker.assembly.service import MAX_CHANGES
 from gateway.broker.consumers.consumer_offsets import ConsumerOffsets
 from gateway.broker.limits.request_pause import MAX_HOLD_S
 from gateway.config.replication import ASYNC_MASTER, SLAVE, Role
@@ -366,3 +367,12 @@ async def test_tables_that_cannot_be_read_leave_no_open_store(cluster, monkeypat
     files.delete(path + ".bak")
     await node.service.rebuild(same)
     assert bodies(await cluster.dial(node.address).ask(pull())) == [b"hello"]
+
+
+@simulated
+async def test_a_change_waits_while_many_others_are_outstanding(cluster):
+    node = await cluster.add_broker()
+    for _ in range(MAX_CHANGES + 1):  # one of them begins at once
+        node.service.order_rebuild(same, lambda: None)
+    await node.service.rebuild(with_id(1))
+    assert node.broker.config.role is Role.SLAVE
