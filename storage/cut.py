@@ -61,6 +61,8 @@ from storage.timer_wheel import SLOT, TimerWheel, WheelSlot
 log = logging.getLogger(__name__)
 
 CUT_FILE: Final = "cut"
+PROGRESS_FILE: Final = "progressaftercut"
+"""Says, after a cut, that tables of progress may still refer to what was cut."""
 _DEFAULT_PRECISION_MS: Final = 1000
 _DEFAULT_TIMER_FILE_BYTES: Final = 100 << 20
 _NOT_DELIVERED: Final = (0, -1)
@@ -142,11 +144,20 @@ def finish_cut(config: StoreConfig, files: Files) -> None:
 
 
 def forget_cut(config: StoreConfig, files: Files) -> None:
-    """Remove the file ``cut`` durably, after recovery has truncated everything to the end of the log."""
+    """Remove the file ``cut`` durably, after recovery has truncated everything to the end of the log.
+
+    Before that, record that the progress of consumers and deliveries has not been limited to that end yet.
+    """
     path = _mark_path(config)
     if files.read_small(path) is not None:
+        files.write_small(progress_path(config), b"{}")
         files.delete(path)
         files.flush(path)
+
+
+def progress_path(config: StoreConfig) -> str:
+    """Return the path of `PROGRESS_FILE`."""
+    return f"{config.root}/{PROGRESS_FILE}"
 
 
 def _mark_path(config: StoreConfig) -> str:

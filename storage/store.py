@@ -38,7 +38,7 @@ from storage.clock import Clock, SystemClock
 from storage.commit_log import CommitLog
 from storage.config import LIVE_SETTINGS, StoreConfig
 from storage.consume_queue import ConsumeQueue
-from storage.cut import finish_cut, forget_cut
+from storage.cut import finish_cut, forget_cut, progress_path
 from storage.deleted_topics import DeletedTopics
 from storage.dispatch import EntryDispatch
 from storage.errors import FlushFailed, OffsetGap, StoreError, StoreFull
@@ -574,6 +574,17 @@ class MessageStore:
         self.disk_full = full
 
     # -- replicas (`replica_log`) --
+
+    @property
+    def has_progress_of_cut(self) -> bool:
+        """True after the log was cut, until `forget_progress_of_cut`: saved progress may be beyond its end."""
+        return self.files.read_small(progress_path(self.config)) is not None
+
+    def forget_progress_of_cut(self) -> None:
+        """Record, durably, that all saved progress was limited to the ends of the queues. Raises OSError."""
+        path = progress_path(self.config)
+        self.files.delete(path)
+        self.files.flush(path)
 
     def entry_dispatch(self) -> EntryDispatch:
         """Return the part that appends the queue entries of messages which a replica has received."""

@@ -257,15 +257,25 @@ def _connect_parts(
     tables = _tables(config, store, table_file)
     takeover = replication.takeover
     takes_over = config.role is Role.MASTER and takeover.role is not StoreRole.MASTER
+    was_cut = store.has_progress_of_cut
+    if config.role is Role.MASTER or was_cut:
+        _limit_offsets(tables.offsets, store, is_cut_off=takes_over or was_cut)
     if config.role is Role.SLAVE:
         takeover.begin_following()
     else:
-        _limit_offsets(tables.offsets, store, takes_over=takes_over)
         restore_topics(tables.topics, store)
+    if was_cut and takeover.role is StoreRole.SLAVE:
+        takeover.forget_checkpoint()
     timer_delivery = _timer_delivery(config, services, table_file("timermetrics"), takeover)
     delay_service = _delay_service(
         config, table_file("delayOffset.json"), services, timer_delivery, takes_over=takes_over
     )
+    if was_cut:
+        # Until all is saved: a process that is killed before then has to do it again.
+        with suppress(StoreFull, OSError):
+            for table in (tables.offsets, delay_service, takeover):
+                table.persist()
+            store.forget_progress_of_cut()
     writer = MessageWriter(store, services.long_polls, delay_service)
     queue_locks = QueueLocks(clock, limits=config.limits)
     retry_rules = RetryRules(tables.topics, tables.groups, queue_locks, services.stats)
@@ -318,13 +328,14 @@ def _connect_parts(
     )
 
 
-def _limit_offsets(offsets: ConsumerOffsets, store: MessageStore, *, takes_over: bool) -> None:
+def _limit_offsets(offsets: ConsumerOffsets, store: MessageStore, *, is_cut_off: bool) -> None:
     """Move consumer offsets that are beyond the end of their queue back to it, after every crash of a master.
 
     A disk may have gone away, and come back without its last writes, in the same boot. A slave's table is its master's,
-    and may be ahead of messages that are still to be copied: when it takes over, they will not come any more.
+    and may be ahead of messages that are still to be copied: when it takes over, or its log was cut, they will not come
+    any more (``is_cut_off``).
     """
-    if (store.crashed or takes_over) and offsets.limit_to_queues(store.max_offset, REVIVE_GROUP):
+    if (store.crashed or is_cut_off) and offsets.limit_to_queues(store.max_offset, REVIVE_GROUP):
         # At once, because the next messages get the queue offsets that such a group would skip.
         with suppress(StoreFull, OSError):
             offsets.persist()

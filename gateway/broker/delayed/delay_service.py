@@ -312,7 +312,7 @@ class DelayService(ChangingTable):
         saved = self.file.load(_parse_file)
         if saved is not None:
             self.offsets, self.version = saved
-        if self._follows_master:
+        if self._follows_master and not self._store.has_progress_of_cut:
             return  # the master delivers, and its offsets may be ahead of the copied queues
         for level in range(1, self.max_level + 1):
             low = self._store.min_offset(SCHEDULE_TOPIC, level - 1)
@@ -326,7 +326,7 @@ class DelayService(ChangingTable):
                 )
                 self.offsets[level] = right
                 self._dirty = True
-            if right < high:
+            if right < high and not self._follows_master:
                 self._due[level] = 0
         if self._store.crashed or self._takes_over:
             self._skip_delivered()

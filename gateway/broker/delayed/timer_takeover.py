@@ -77,6 +77,10 @@ class TakeoverState(ChangingTable):
             self._change(StoreRole.SLAVE, UNKNOWN, UNKNOWN)
             self.persist()
 
+    def forget_checkpoint(self) -> None:
+        """Forget the master's checkpoint, because the log was cut: it may count messages that are gone."""
+        self._change(self.role, UNKNOWN, UNKNOWN)
+
     def note_checkpoint(self, packed: bytes) -> None:
         """Take over the master's answer to GET_TIMER_CHECK_POINT. Raises ValueError for another size."""
         if len(packed) < POSITION_FIELDS.size:

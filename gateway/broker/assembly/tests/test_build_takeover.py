@@ -2,15 +2,22 @@
 
 from copy import copy
 
+import pytest
+
+from codec.topics import TRANS_GROUP
 from gateway.broker.delayed.tests.test_timer_takeover import copy_log
-from gateway.broker.pop.receipts import REVIVE_GROUP
+from gateway.broker.pop.receipts import REVIVE_GROUP, SEEN_GROUP
 from gateway.tests.broker_fakes import FakeClock
 from gateway.tests.broker_world import World
 from gateway.tests.popping import pop_request
 from gateway.tests.transacting import half_message
+from storage.cut import cut_store
 from storage.files import MemoryFiles
+from storage.store import MessageStore
+from storage.timer_checkpoint import TimerPosition
 
 RETRY = "%RETRY%g_t"
+ALL_GROUPS = ("g", TRANS_GROUP, SEEN_GROUP, REVIVE_GROUP)
 
 
 def master() -> World:
@@ -124,3 +131,43 @@ def test_a_slave_keeps_offsets_that_are_ahead_of_its_log_through_a_crash() -> No
     slave.broker.store.close(clean=False)
     again = World(slave.files, slave.clock, timer_wheel_enable=False, broker_role="SLAVE", broker_id=1)
     assert again.broker.offsets.query_offset("g", "t", 0) == 7
+
+
+def slave_after_cut(old: World, end: int, *, killed: bool = False) -> World:
+    """Return a slave that had the whole log and progress of a master, and whose log was cut then."""
+    slave = slave_of(old)
+    broker, store = slave.broker, slave.broker.store
+    broker.replication.takeover.note_checkpoint(TimerPosition(1, 0, 5).pack())
+    for table in (broker.offsets, broker.delay_service, broker.replication.takeover):
+        table.persist()
+    store.close()
+    cut_store(store.config, slave.files, end)
+    if killed:  # before the tables are built
+        MessageStore.open(store.config, slave.files, slave.clock).close(clean=False)
+    return World(slave.files, slave.clock, timer_wheel_enable=False, broker_role="SLAVE", broker_id=1)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_slave_forgets_the_progress_of_messages_that_were_cut(killed: bool) -> None:
+    old = master()
+    old.put(body=b"1")
+    end = old.broker.store.max_physical_offset
+    old.put(body=b"2")
+    old.put(body=b"delayed", properties={"DELAY": "1"})
+    old.clock.pass_ms(5_000)
+    old.broker.delay_service.deliver_due(old.clock.now_ms())
+    assert old.broker.delay_service.offsets == {1: 1}
+    for group, offset in (("g", 2), (TRANS_GROUP, 2), (SEEN_GROUP, 2), (REVIVE_GROUP, 1)):
+        old.broker.offsets.commit_offset(group, "t", 0, offset)
+    slave = slave_after_cut(old, end, killed=killed)
+    offsets = {group: slave.broker.offsets.query_offset(group, "t", 0) for group in ALL_GROUPS}
+    assert offsets == {"g": 1, TRANS_GROUP: 1, SEEN_GROUP: 1, REVIVE_GROUP: 0}
+    assert slave.broker.delay_service.offsets == {1: 0}
+    assert slave.broker.delay_service.next_due_ms() is None
+    assert slave.broker.replication.takeover.queue_offset == -1
+    # Only once: from now on the tables may be ahead of the log.
+    slave.broker.offsets.merge({"t@g": {0: 9}})
+    slave.broker.offsets.persist()
+    slave.broker.store.close(clean=False)
+    again = World(slave.files, slave.clock, timer_wheel_enable=False, broker_role="SLAVE", broker_id=1)
+    assert again.broker.offsets.query_offset("g", "t", 0) == 9
