@@ -29,6 +29,7 @@ from typing import Final, Protocol
 
 import trio
 
+from codec.constants import ResponseCode
 from gateway.broker.assembly.build import BrokerBuilder
 from gateway.broker.assembly.role_control import NO_LINKS, ROLE_REQUESTS, RoleControl, RoleLinks
 from gateway.broker.assembly.role_control import handlers as role_handlers
@@ -53,6 +54,7 @@ from gateway.runtime.config_file import ChangingTable, SettingsTable
 from gateway.runtime.run_blocking import RunBlocking
 from gateway.runtime.supervise import TaskSupervisor
 from remoting.connection import Connection, Handler
+from remoting.errors import RequestError
 from remoting.frame_connection import FrameConnection
 from remoting.handler_table import NO_GUARD, Guard, GuardedHandlers, Protect
 from remoting.limits import ConnectionLimits
@@ -174,6 +176,7 @@ class BrokerService:
         self._followers: list[Follower] = []
         self._order_change, self._changes = trio.open_memory_channel[PartsChange](MAX_CHANGES)
         self._is_open = True
+        self._is_resting = False
         self._has_unsaved_tables = False
 
     def _bind_handlers(self, broker: Broker) -> dict[int, Handler]:
@@ -293,14 +296,29 @@ class BrokerService:
     async def rest(self, served: AbstractSet[int]) -> None:
         """Store and change nothing more until `resume` or a rebuild; only requests of the ``served`` codes are served.
 
-        The others are held; see `refuse_held_in_time`. Those that began before are answered first.
+        The others are held; see `refuse_held_in_time`. Those that began before are answered first, and what was to be
+        stored later is stored. Raises RequestError if that takes too long, or is refused by the store.
         """
+        broker = self.broker
         self._shift.ends.set()
         await self._shift.has_ended.wait()
         await self._settle_requests(served)
+        if self._has_running_requests:
+            raise RequestError(
+                ResponseCode.SYSTEM_BUSY,
+                f"requests that may store messages run for more than {MAX_ANSWER_S:g} s",
+            )
+        # Otherwise written when the store is closed, where no slave gets them any more.
+        broker.transactions.op_messages.flush()
+        if broker.transactions.op_messages.pending_bytes:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "the ends of transactions cannot be stored")
+        broker.pop.state.reviver.commit_offsets()
+        self._is_resting = True
+        self.end_batch()
 
     def resume(self) -> None:
         """Serve again as before `rest`."""
+        self._is_resting = False
         self._pause.lift()
         self._settle_held()
         self._shift.begins_again.set()
@@ -311,13 +329,17 @@ class BrokerService:
         self.guarded_handlers.apply_guards()
         with trio.move_on_after(MAX_ANSWER_S):
             await self._answer_waiting()
-            while any(  # noqa: ASYNC110
-                connection.has_running_tasks and connection not in self._roles.waiting
-                for connection in self.server.connections
-            ):
+            while self._has_running_requests:  # noqa: ASYNC110
                 await trio.sleep(DRAIN_POLL_S)
         # Their time limits may be longer, and nobody would answer them later.
         self.broker.answer_gate.end_waits()
+
+    @property
+    def _has_running_requests(self) -> bool:
+        return any(
+            connection.has_running_tasks and connection not in self._roles.waiting
+            for connection in self.server.connections
+        )
 
     async def _answer_waiting(self) -> None:
         """Answer the requests that wait for a message, and wait for those that wait for the disk or for slaves."""
@@ -378,6 +400,7 @@ class BrokerService:
         previous, self.broker = self.broker, broker
         broker.replication.last_cut = previous.replication.last_cut
         self._is_open = True
+        self._is_resting = False
         broker.clients.take_over(previous.clients)
         self._checkpoint_end = broker.store.max_physical_offset
         self._answer_marked = broker.long_polls.answer_marked
@@ -661,7 +684,7 @@ class BrokerService:
                 await self._answer_waiting()
             if self.server.connections:
                 await self._go_away.wait_quiet()
-        if self._is_open and self.broker.config.role is Role.MASTER:
+        if self._is_open and self._stores_at_end:
             # Otherwise written by `close`, when no slave is connected any more.
             self.broker.transactions.op_messages.flush()
             await self.broker.replication.server.settle()
@@ -683,9 +706,14 @@ class BrokerService:
             if broker.timer_delivery is not None:
                 stack.callback(broker.timer_delivery.close)
             stack.callback(self._persist_tables)
-            if broker.config.role is Role.MASTER:
+            if self._stores_at_end:
                 stack.callback(broker.pop.state.reviver.commit_offsets)
                 stack.callback(broker.transactions.op_messages.flush)
+
+    @property
+    def _stores_at_end(self) -> bool:
+        """True at a master, but not after `rest`: a slave that takes over must have the whole log."""
+        return self.broker.config.role is Role.MASTER and not self._is_resting
 
     def _persist_tables(self) -> None:
         """Write all tables. Raises StoreFull or OSError as `close` does; the next call then tries again."""

@@ -116,6 +116,11 @@ class OpMessageWriter:
         self._ended: dict[int, set[int]] = {}
         self.max_bytes = max_bytes
 
+    @property
+    def pending_bytes(self) -> int:
+        """Size of the offsets that are not written yet."""
+        return self._pending_bytes
+
     def count_ended(self, queue_id: int) -> int:
         """Return the number of known ended half messages that the checks have not walked over yet."""
         return len(self._ended.get(queue_id, ()))

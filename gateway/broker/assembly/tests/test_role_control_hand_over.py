@@ -4,8 +4,10 @@ import pytest
 import trio
 from trio.testing import memory_stream_pair
 
+from codec.topics import TRANS_OP_TOPIC
 from gateway.broker.assembly import role_control
 from gateway.broker.assembly.role_control import UNKNOWN_S
+from gateway.broker.assembly.service import MAX_ANSWER_S
 from gateway.broker.replication.parts import PeerLinks
 from gateway.broker.replication.table_sync import TableSync
 from gateway.config.replication import ASYNC_MASTER, SLAVE, SYNC_MASTER, Role
@@ -15,6 +17,7 @@ from remoting.frame_connection import FrameConnection
 from remoting.requests.offsets import QueryConsumerOffset
 from remoting.requests.roles import ChangeBrokerRole, GetBrokerRole, HandOverBroker
 from remoting.transport import StreamTransport
+from storage.append import NewMessage
 from storage.errors import StoreFull
 
 
@@ -221,3 +224,44 @@ async def test_a_master_that_cannot_become_a_slave_after_its_slave_took_over_ser
 
 def fail_to_flush():
     raise StoreFull("no flush")
+
+
+@simulated
+async def test_the_ends_of_transactions_that_are_written_later_are_handed_over(cluster):
+    both = await pair(cluster)
+    await both.client.ask(message())
+    both.master.broker.transactions.op_messages.record_ended(0, 0)
+    master_store = both.master.broker.store
+    await both.hand_over()
+    assert both.slave.broker.store.max_offset(TRANS_OP_TOPIC, 0) == 1
+    assert master_store.max_physical_offset == both.slave.broker.store.max_physical_offset, (
+        "and nothing afterwards"
+    )
+
+
+@pytest.mark.parametrize("failure", ["ends of transactions", "running request"])
+@simulated
+async def test_a_master_that_cannot_rest_goes_on(cluster, monkeypatch, failure):
+    both = await pair(cluster)
+    await both.client.ask(message())
+    ended = []
+
+    async def append_late():
+        await trio.sleep(2 * MAX_ANSWER_S)
+        ended.append(both.master.broker.writer.write(NewMessage("orders", 0, b"late", {})))
+
+    if failure == "running request":
+        next(iter(both.master.service.server.connections)).spawn(append_late)
+    else:
+        op_messages = both.master.broker.transactions.op_messages
+        op_messages.record_ended(0, 0)
+        monkeypatch.setattr(op_messages, "flush", lambda: None)
+    with pytest.raises(RequestError, match=r"run for more than 5 s|ends of transactions cannot be stored"):
+        await both.hand_over()
+    assert (await both.role(both.master)).is_serving
+    assert (await both.role(both.slave)).broker_role == SLAVE
+    await trio.sleep(2 * MAX_ANSWER_S)
+    await cluster.dial(both.master.address).ask(message())
+    await trio.sleep(1)
+    assert len(ended) == (failure == "running request")
+    assert both.slave.broker.store.max_physical_offset == both.master.broker.store.max_physical_offset
