@@ -61,32 +61,12 @@ REPLICATION_DEFECTS: Final = Catalogue(
             SIMULATION,
         ),
         Defect(
-            "flush-counts-for-what-came-after-it-began",
-            Law.ACKNOWLEDGED,
-            change(
-                "gateway/broker/messages/group_commit.py",
-                "        position = self._store.durable_offset\n",
-                "        position = self._store.max_physical_offset\n",
-            ),
-            SIMULATION,
-        ),
-        Defect(
             "slave-acknowledges-what-it-has-not-compared",
             Law.ACKNOWLEDGED,
             change(
                 FOLLOWER,
                 "        return self.first_report if self.is_comparing else self._store.max_physical_offset\n",
                 "        return self._store.max_physical_offset\n",
-            ),
-            SIMULATION,
-        ),
-        Defect(
-            "report-counts-for-all-that-was-sent",
-            Law.ACKNOWLEDGED,
-            change(
-                f"{ROOM}/replica.py",
-                "            self.acknowledged = offset\n",
-                "            self.acknowledged = self.sent\n",
             ),
             SIMULATION,
         ),

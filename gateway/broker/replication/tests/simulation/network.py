@@ -11,7 +11,7 @@ from remoting.transport import Address, Buffer
 
 MAX_UNREAD_BYTES: Final = 32 * 1024
 MIN_WINDOW_BYTES: Final = 4096
-MAX_DELAY_S: Final = 0.004
+MAX_DELAYS_S: Final = (0.004, 0.04)
 END: Final = b"end of the stream"
 
 
@@ -166,13 +166,14 @@ class Network:
 
     def __init__(self, randomness: random.Random) -> None:
         self.randomness = randomness
+        self._max_delay_s = randomness.choice(MAX_DELAYS_S)
         self._cut: set[frozenset[str]] = set()
         self._listeners: dict[Address, Callable[[SimTransport], object]] = {}
         self._connections: list[tuple[SimTransport, SimTransport]] = []
         self._ports = 40_000
 
     def delay(self) -> float:
-        return self.randomness.random() * MAX_DELAY_S
+        return self.randomness.random() * self._max_delay_s
 
     def is_cut(self, one: str, other: str) -> bool:
         return frozenset((one, other)) in self._cut

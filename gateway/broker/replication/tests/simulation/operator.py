@@ -98,6 +98,7 @@ class Operator:
             with trio.move_on_after(2):
                 while not is_busy():
                     await trio.sleep(0.001)
+                await trio.sleep(self._randomness.random() * self._randomness.choice([0, 0.005, 0.05]))
 
     async def _cut_replication(self) -> None:
         names = [broker.name for broker in self._brokers]
