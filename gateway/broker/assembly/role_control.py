@@ -176,20 +176,22 @@ class RoleControl:
     def status(self) -> BrokerRoleStatus:
         """Return the role of the broker now."""
         service, broker = self._service, self._service.broker
-        config, is_open = broker.config, self._service.is_open
+        config, is_open = broker.config, service.is_open
+        serves = is_open and not service.fence_reason
         status = BrokerRoleStatus(
             broker_name=config.broker_name,
             cluster=config.broker_cluster_name,
             broker_id=config.broker_id,
             broker_role=config.replication.broker_role,
-            is_serving=is_open and not self._is_changing,
-            state="changing its role" if self._is_changing else "serving" if is_open else "fenced",
+            is_serving=serves and not self._is_changing,
+            state="changing its role" if self._is_changing else "serving" if serves else "fenced",
             reason=service.fence_reason,
             ha_port=config.ha_address_port,
         )
         if is_open:
             status.log_start = broker.store.min_physical_offset
             status.log_end = broker.store.max_physical_offset
+        if serves:
             self._describe_replication(status)
         return status
 
@@ -326,7 +328,7 @@ class RoleControl:
                     await self._promote_slave(connection, address, log_end)
                 except Unknown:
                     # Nothing is stored: requests stay refused, as long as the process runs.
-                    service.fence(
+                    await service.fence(
                         f"it is not known whether {request.slave_address} has become master. Look with `rmq-gateway "
                         "broker status`, then demote or promote this broker"
                     )

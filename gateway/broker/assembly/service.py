@@ -430,12 +430,14 @@ class BrokerService:
         """The reason for which requests are refused, "" while they are served or held."""
         return self._pause.refusal or ""
 
-    def fence(self, reason: str) -> None:
-        """Refuse requests until the next rebuild: it is better to serve nobody than to do so twice."""
+    async def fence(self, reason: str) -> None:
+        """Refuse requests, and leave the namesrvs, until the next rebuild: two brokers must not serve as one."""
         self._pause.fence(f"{self.broker.config.broker_name} is fenced: {reason}")
         self._settle_held()
         self.tasks.record_outcome(ROLE_CHANGE, RuntimeError(reason))
         log.error("broker is fenced and refuses all requests", extra={"reason": reason})
+        for follower in self._followers:
+            await follower.leave()
 
     def _close_to_fence(self) -> None:
         try:

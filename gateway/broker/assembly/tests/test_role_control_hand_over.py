@@ -186,7 +186,14 @@ async def test_a_master_that_cannot_know_stores_nothing_until_an_operator_decide
     assert trio.current_time() - start >= UNKNOWN_S
     with pytest.raises(RequestError, match=r"it is not known whether .* has become master"):
         await both.client.ask(message())
-    assert "not known" in (await both.role(both.master)).reason
+    status = await both.role(both.master)
+    assert "not known" in status.reason
+    assert (status.is_serving, status.state) == (False, "fenced")
+    assert status.log_end > 0
+    address = "{}:{}".format(*both.master.address)
+    routes = cluster.nodes[NAMESRV].service.routes
+    members = routes.cluster_info("").broker_addr_table
+    assert "broker-a" not in members or address not in members["broker-a"].broker_addrs.values()
     assert both.master.service.tasks.failing
     monkeypatch.setattr(FrameConnection, "ask", ask)
     await trio.sleep(200)
@@ -198,6 +205,7 @@ async def test_a_master_that_cannot_know_stores_nothing_until_an_operator_decide
     assert (await client.ask(message(body=b"after"))).queue_offset == 1
     assert not both.master.service.tasks.failing
     await settle()
+    assert routes.cluster_info("").broker_addr_table["broker-a"].broker_addrs[0] == address
 
 
 @simulated
