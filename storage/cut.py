@@ -9,9 +9,14 @@ timer records, and the notes of deletions. Otherwise these would point to other 
 **Invariant.** When `cut_store` returns, the disk holds no message at or after the cut, and a power cut brings none
 back. Nothing that points to one is used: the store cannot be opened without dropping it.
 
-**Steps.** The file ``cut`` in the store's folder says that a cut is under way, and to where. It is written first, and
-removed by the next opening of the store. While it exists, opening the store begins with `finish_cut`, so that a crash
-at any step leaves either the old store or the shortened one. Every step may be repeated.
+What is cut may be the only copy of messages: a master with ASYNC_FLUSH loses its last ones with the power of its
+machine, and cuts off what only its slave still has. So no cut begins before `_set_aside` has copied the bytes to
+``damaged/cut-<offset>-<number>``, durably: a folder that ``rmq-gateway store dump`` reads. The file ``cut.json`` in it
+is written last, so a folder without one is unfinished, and the next cut deletes it.
+
+**Steps.** The file ``cut`` in the store's folder says that a cut is under way, and to where. It is written after the
+bytes were set aside, and removed by the next opening of the store. While it exists, opening the store begins with
+`finish_cut`, so that a crash at any step leaves either the old store or the shortened one. Every step may be repeated.
 
 1. Remove the file of queue ends, by which recovery would miss what is cut. Lower the checkpoint, and write the
    ``abort`` file: recovery then trusts nothing from the cut on, or builds all queues anew if topics were deleted after
@@ -27,6 +32,7 @@ at any step leaves either the old store or the shortened one. Every step may be 
 
 import logging
 from dataclasses import replace
+from itertools import count
 from typing import Final, NamedTuple
 
 from codec import fastjson
@@ -40,7 +46,7 @@ from storage.commit_log import CommitLog
 from storage.config import StoreConfig
 from storage.consume_queue import ConsumeQueue, QueueFilePool
 from storage.deleted_topics import DeletedTopics
-from storage.errors import CorruptionError, StoreError
+from storage.errors import CorruptionError, StoreError, StoreFull
 from storage.files import Files
 from storage.layout import (
     BLANK_BYTES,
@@ -63,6 +69,9 @@ log = logging.getLogger(__name__)
 CUT_FILE: Final = "cut"
 PROGRESS_FILE: Final = "progressaftercut"
 """Says, after a cut, that tables of progress may still refer to what was cut."""
+ASIDE_FILE: Final = "cut.json"
+"""The last file of a folder with bytes that were set aside."""
+_COPY_BYTES: Final = 1 << 20
 _DEFAULT_PRECISION_MS: Final = 1000
 _DEFAULT_TIMER_FILE_BYTES: Final = 100 << 20
 _NOT_DELIVERED: Final = (0, -1)
@@ -87,11 +96,16 @@ class Cut(NamedTuple):
 def cut_store(config: StoreConfig, files: Files, end: int, timer_topic: str = TIMER_TOPIC) -> None:
     """Remove everything at and after a physical offset from a closed store, durably; blocks.
 
-    A message must start at ``end``, or the log end there. Raises StoreError where none does, StoreInUse, and then
-    nothing has changed; StoreFull, FlushFailed, and then the next opening of the store goes on.
+    The bytes are set aside first. A message must start at ``end``, or the log end there. Raises StoreError where none
+    does, StoreInUse, StoreFull where there is no room to set the bytes aside, and then nothing is cut. After another
+    StoreFull or FlushFailed this may be called again, and the next opening of the store goes on as well.
     """
     unlock = files.lock(config.root + "/lock")
     try:
+        begun = _read_mark(config, files)
+        if begun is not None and begun.end == end:
+            finish_cut(config, files)
+            return
         commit_log = _open_log(config, files)
         try:
             if commit_log is None or not commit_log.first_base <= end <= commit_log.max_offset:
@@ -99,6 +113,7 @@ def cut_store(config: StoreConfig, files: Files, end: int, timer_topic: str = TI
             _check_message_start(commit_log, end)
             time_ms = commit_log.first_store_timestamp(end) or _NO_TIME_MS
             timers_from_ms = min(time_ms, _first_delivery_ms(commit_log, end))
+            _set_aside(config, files, commit_log, end)
         finally:
             if commit_log is not None:
                 commit_log.close()
@@ -176,6 +191,67 @@ def _read_mark(config: StoreConfig, files: Files) -> Cut | None:
         return Cut(end, time_ms, timers_from_ms, str(content["timerTopic"]))
     except (JsonError, ValueError, TypeError, KeyError) as error:
         raise CorruptionError(_mark_path(config), 0, f"a cut of the log cannot be read: {error}") from error
+
+
+# -- the copy of what is cut --
+
+
+def _set_aside(config: StoreConfig, files: Files, commit_log: CommitLog, end: int) -> None:
+    """Copy everything at and after ``end`` to files of a folder of its own, durably; nothing if there are only zeros.
+
+    Raises StoreFull, FlushFailed; the folder is deleted then.
+    """
+    above = f"{config.root}/damaged"
+    folders = {name for name in files.list(above) if name.startswith("cut-")}
+    for name in sorted(folders):
+        if files.read_small(f"{above}/{name}/{ASIDE_FILE}") is None:
+            files.delete_tree(f"{above}/{name}")
+            folders.discard(name)
+    number = next(number for number in count(1) if f"cut-{end:020d}-{number}" not in folders)
+    folder = f"{above}/cut-{end:020d}-{number}"
+    try:
+        size_bytes = _copy_log(files, commit_log, end, f"{folder}/commitlog")
+        if not size_bytes:
+            return
+        content = {"physicalOffset": end, "bytes": size_bytes}
+        files.write_small(f"{folder}/{ASIDE_FILE}", fastjson.dumps(content))
+    except StoreFull:
+        files.delete_tree(folder)
+        raise
+    log.error(
+        "messages that the master does not have are cut off: a copy of them was set aside",
+        extra={"physical_offset": end, "bytes": size_bytes, "copy": folder},
+    )
+
+
+def _copy_log(files: Files, commit_log: CommitLog, start: int, directory: str) -> int:
+    """Copy the log from an offset on to files of the same names, durably; return the bytes up to the last that is set.
+
+    Zeros are not copied: the new files are sparse, as those of the log are.
+    """
+    last, paths = start, []
+    for base in commit_log.bases():
+        if base + commit_log.file_bytes <= start:
+            continue
+        source, target = commit_log.mapped_file(base), None
+        position = max(0, start - base)
+        readable = min(source.readable_until(position), commit_log.file_bytes)
+        while position < readable:
+            piece_end = min(readable, position + _COPY_BYTES)
+            piece = bytes(source.view[position:piece_end])
+            size = len(piece.rstrip(b"\0"))
+            if size:
+                if target is None:
+                    paths.append(f"{directory}/{mapped_file_name(base)}")
+                    target = files.open_mapped(paths[-1], commit_log.file_bytes)
+                target.reserve(position, position + size)
+                target.buffer[position : position + size] = piece[:size]
+                last = base + position + size
+            position = piece_end
+        if target is not None:
+            target.close()
+    files.flush_many(paths)
+    return last - start
 
 
 # -- the log --

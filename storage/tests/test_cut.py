@@ -4,14 +4,16 @@ import random
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from codec.message import QUEUE_OFFSET_AT
+from codec.message import QUEUE_OFFSET_AT, Message
 from storage.append import NewMessage
 from storage.crash_files import CrashFiles, ProcessKilled
-from storage.cut import CUT_FILE, cut_store
-from storage.errors import CorruptionError, StoreError
+from storage.cut import ASIDE_FILE, CUT_FILE, cut_store
+from storage.errors import CorruptionError, StoreError, StoreFull
+from storage.files import DiskFiles
 from storage.layout import LONG
 from storage.replica_log import ReplicaLog
 from storage.store import MessageStore
@@ -25,6 +27,8 @@ from storage.tests.test_replica_log import (
     queues_of,
 )
 from storage.timer_store import TimerStore, TimerStoreConfig
+from storage.tools.dump import DumpFilter, dump_messages
+from storage.tools.store_reader import StoreReader
 
 CONFIG = replace(small_config(), commit_log_file_bytes=4096, max_message_bytes=2000)
 WHEEL = "wheel"
@@ -173,6 +177,19 @@ def assert_timers_complete(store: MessageStore, end: int, whole: Filled) -> None
     timers.close()
 
 
+def bytes_set_aside(files: CrashFiles, end: int) -> list[bytes]:
+    """Return the copies of what was cut at an offset that are complete, without the zeros after the last message."""
+    copies = []
+    for number in range(1, 10):
+        folder = f"/s/damaged/cut-{end:020d}-{number}"
+        if f"{folder}/{ASIDE_FILE}" in files.small:
+            paths = sorted(path for path in files.mapped if path.startswith(folder + "/"))
+            first = int(paths[0].rpartition("/")[2])
+            copy = b"".join(bytes(files.mapped[path].buffer) for path in paths)[end - first :]
+            copies.append(copy.rstrip(b"\0"))
+    return copies
+
+
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_log_may_be_cut_at_every_message(clean: bool) -> None:
     whole = Filled(clean=clean)
@@ -207,10 +224,73 @@ def test_a_cut_may_be_killed_at_every_file_operation(part: float, lose_power: bo
             done += 1
         is_begun = f"/s/{CUT_FILE}" in files.small or done > 1
         files = files.crash(random.Random(operation), lose_unflushed=lose_power)
-        assert_cut(files, FakeClock(whole.clock.now_ms()), whole, end if is_begun or done else whole.end)
+        is_cut = is_begun or bool(done)
+        cut_bytes = whole.log[end - whole.first :].rstrip(b"\0")
+        assert cut_bytes in bytes_set_aside(files, end) or not is_cut
+        assert_cut(files, FakeClock(whole.clock.now_ms()), whole, end if is_cut else whole.end)
         if done > 2:
             return
     raise AssertionError("more operations than expected")
+
+
+def test_each_cut_has_a_copy_of_its_own() -> None:
+    whole = Filled()
+    end = whole.starts[20]
+    for seed in (5, 6):
+        cut_store(CONFIG, whole.files, end, WHEEL)
+        store = MessageStore.open(CONFIG, whole.files, whole.clock)
+        store.append(NewMessage("a", 0, b"other bytes %d" % seed, b""))
+        store.close()
+    cut_store(CONFIG, whole.files, end, WHEEL)
+    copies = bytes_set_aside(whole.files, end)
+    assert copies[0] == whole.log[end - whole.first :].rstrip(b"\0")
+    assert [b"other bytes %d" % seed in copy for seed, copy in zip((5, 6), copies[1:], strict=True)] == [
+        True
+    ] * 2
+
+
+def test_a_copy_that_was_not_finished_makes_way() -> None:
+    whole = Filled()
+    end = whole.starts[20]
+    path = f"/s/damaged/cut-{end:020d}-1/commitlog/{0:020d}"
+    whole.files.open_mapped(path, 99)
+    cut_store(CONFIG, whole.files, end, WHEEL)
+    assert path not in whole.files.mapped or whole.files.mapped[path].size_bytes == 4096
+    assert bytes_set_aside(whole.files, end) == [whole.log[end - whole.first :].rstrip(b"\0")]
+
+
+def test_nothing_is_cut_without_room_for_the_copy() -> None:
+    whole = Filled()
+    end = whole.starts[20]
+    files = copy_of_killed(whole.files)
+    files.capacity_bytes = 100
+    with pytest.raises(StoreFull):
+        cut_store(CONFIG, files, end, WHEEL)
+    assert not any("damaged" in path for path in (*files.mapped, *files.small))
+    assert f"/s/{CUT_FILE}" not in files.small
+    files.capacity_bytes = 1 << 62
+    store = MessageStore.open(CONFIG, files, FakeClock(whole.clock.now_ms()))
+    assert log_bytes(store) == whole.log
+
+
+def test_a_cut_at_the_end_of_the_log_copies_nothing() -> None:
+    whole = Filled()
+    cut_store(CONFIG, whole.files, whole.end, WHEEL)
+    assert not any("damaged" in path for path in (*whole.files.mapped, *whole.files.small))
+
+
+def test_what_was_cut_can_be_dumped(tmp_path: Path) -> None:
+    files = DiskFiles()
+    config = replace(CONFIG, root=str(tmp_path))
+    store = MessageStore.open(config, files, FakeClock())
+    starts = [store.append(NewMessage("a", 0, b"body %d" % number, b""))[1] for number in range(60)]
+    store.close()
+    cut_store(config, files, starts[10], WHEEL)
+    (folder,) = (tmp_path / "damaged").iterdir()
+    reader = StoreReader(replace(CONFIG, root=str(folder)))
+    bodies = [item.body for item in dump_messages(reader, DumpFilter()) if isinstance(item, Message)]
+    reader.close()
+    assert bodies == [b"body %d" % number for number in range(10, 60)]
 
 
 def test_an_offset_without_a_message_is_refused() -> None:
