@@ -10,6 +10,10 @@ Source: SlaveSynchronize, 5.4.0. Deviations:
   gets those that were committed here while it was away (`progress_return.py`).
 - A topic that the master deleted is deleted here with its queues, so that a later topic of its name starts anew.
 
+- Progress of the master's own work (delays, timers, transaction checks, pop) waits until the log is copied that it
+  refers to (`WaitingProgress`). Otherwise a slave that is promoted while it catches up would take messages for done
+  whose outcome it lacks. The end of the master's log is asked for after the progress, so it is not before that outcome.
+
 The order of the requests matters. A deletion is taken over before the offsets are, because the offsets of the new topic
 may be lower than those of the old one. The end of the own log is read before the topics are asked for, because a topic
 that is missing in the answer may have been created again since.
@@ -20,12 +24,15 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any, Final, Generic, TypeVar
 
 import trio
 
 from codec.command import Command
 from codec.constants import ResponseCode
+from codec.java_numbers import parse_integer_or
+from codec.topics import SYSTEM_GROUP_PREFIX
 from gateway.auth.access_control import Accounts
 from gateway.broker.consumers.consumer_offsets import ConsumerOffsets, parse_offsets
 from gateway.broker.consumers.group_table import GroupTable
@@ -46,6 +53,7 @@ from remoting.bodies.topics import TopicConfig
 from remoting.connection import Connection
 from remoting.declare import Request
 from remoting.errors import RemotingClosed, RequestError
+from remoting.requests.admin import GetBrokerRuntimeInfo
 from remoting.requests.groups import GetAllSubscriptionGroupConfig
 from remoting.requests.offsets import GetAllConsumerOffset, GetAllDelayOffset
 from remoting.requests.pop import GetAllMessageRequestMode
@@ -69,6 +77,10 @@ MISSING_TOPIC_PAUSE_S: Final = 0.5
 RETRY_S: Final = 3.0
 TIMEOUT_S: Final = 10.0
 PAGE_ENTRIES: Final = 2000
+KEYS_PER_SLICE: Final = 5000
+"""Keys of consumer offsets that are merged before other tasks get their turn: about two milliseconds."""
+COPIED_POLL_S: Final = 0.5
+"""Time between two looks at whether the log is copied that progress waits for."""
 MAX_RESTARTS: Final = 5
 """Number of times that a paged listing begins anew because the table changed meanwhile."""
 
@@ -92,6 +104,29 @@ class ReplicatedParts:
     accounts: Accounts | None
 
 
+class WaitingProgress:
+    """Progress of the master that is applied once the slave's log is copied up to the end that the master's had.
+
+    Only the first and the last are held: the first will be reached, even by a slave that is always a little late.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[int, Callable[[], object]]] = []
+
+    def add(self, log_end: int, apply: Callable[[], object]) -> None:
+        """Have ``apply`` called when the slave's log reaches an end."""
+        self._waiting = [*self._waiting[:1], (log_end, apply)]
+
+    def apply_until(self, log_end: int) -> None:
+        """Apply what waits for an end up to this one. Raises ValueError for what cannot be read."""
+        while self._waiting and self._waiting[0][0] <= log_end:
+            self._waiting.pop(0)[1]()
+
+    def clear(self) -> None:
+        """Forget what waits, because it is another master's."""
+        self._waiting.clear()
+
+
 class TableSync:
     """Copies the tables of a slave's master, as long as `run` runs. ``synced_at`` is the time of the last full copy."""
 
@@ -111,6 +146,9 @@ class TableSync:
         self._is_ours = True
         self._has_accounts = True
         self._progress = ProgressReturn(parts.offsets)
+        self._waiting_tables = WaitingProgress()
+        self._waiting_timers = WaitingProgress()
+        self._waiting_for: Address | None = None
         self._is_topic_missing = trio.Event()
         # Asked for once each: the master may have deleted a topic whose messages are still copied.
         self._asked_topics: set[str] = set()
@@ -118,6 +156,24 @@ class TableSync:
 
     async def run(self) -> None:
         """Copy the tables of the master of the moment until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._apply_when_copied)
+            await self._follow_masters()
+
+    async def _apply_when_copied(self) -> None:
+        while True:
+            await trio.sleep(COPIED_POLL_S)
+            try:
+                self._apply_copied()
+            except ValueError as error:
+                log.warning("progress of the master cannot be read", extra={"reason": str(error)})
+
+    def _apply_copied(self) -> None:
+        end = self._parts.store.max_physical_offset
+        self._waiting_timers.apply_until(end)
+        self._waiting_tables.apply_until(end)
+
+    async def _follow_masters(self) -> None:
         while True:
             changed, master = self._lookup.changed, self._lookup.master
             if master is not None and master.address is not None:
@@ -176,6 +232,7 @@ class TableSync:
 
     async def sync_all(self, connection: Connection) -> None:
         """Copy all tables over a connection to the master. Raises one of FAILURES, ValueError."""
+        self._note_address()
         await self._sync_timers(connection)
         # Deletions before offsets, see above.
         await self._sync_private_tables(connection)
@@ -184,15 +241,48 @@ class TableSync:
         offsets = parse_offsets(await self._ask(connection, GetAllConsumerOffset())).offset_table
         for topic in deleted_topics:
             self._forget_topic(topic)
-        self._parts.offsets.merge(offsets)
+        await self._merge_offsets(offsets)
         # Before the groups go: one that began to consume here while the master was away is new to the master.
         await self._progress.return_progress(offsets, partial(self._send_progress, connection))
+        groups_with_offsets = {key.partition("@")[2] for key in offsets} if deleted_groups else set()
         for group in deleted_groups:
-            if not any(key.endswith(f"@{group}") for key in offsets):
+            if group not in groups_with_offsets:
                 self._parts.offsets.remove_group(group)
-        self._parts.delay_service.merge(await self._ask(connection, GetAllDelayOffset()))
+        own_progress = {key: queues for key, queues in offsets.items() if _is_own_progress(key)}
+        delays = await self._ask(connection, GetAllDelayOffset())
+
+        def apply() -> None:
+            self._parts.offsets.merge(own_progress)
+            self._parts.delay_service.merge(delays)
+
+        self._waiting_tables.add(await self._ask_log_end(connection), apply)
+        self._apply_copied()
         await self._sync_request_modes(connection)
         self.synced_at = trio.current_time()
+
+    def _note_address(self) -> None:
+        """Forget the progress of another master than the present one."""
+        master = self._lookup.master
+        address = None if master is None else master.address
+        if address != self._waiting_for:
+            self._waiting_for = address
+            self._waiting_tables.clear()
+            self._waiting_timers.clear()
+
+    async def _merge_offsets(self, offsets: OffsetTable) -> None:
+        """Raise the offsets of consumers to those of the master."""
+        entries = ((key, queues) for key, queues in offsets.items() if not _is_own_progress(key))
+        while part := dict(islice(entries, KEYS_PER_SLICE)):
+            self._parts.offsets.merge(part)
+            await trio.lowlevel.checkpoint()
+
+    async def _ask_log_end(self, connection: Connection) -> int:
+        """Return the end of the master's log. Raises FAILURES, and ValueError for an answer without it."""
+        table = (await connection.ask(GetBrokerRuntimeInfo(), TIMEOUT_S, self._sign)).data.table
+        end = parse_integer_or(table.get("commitLogMaxOffset", ""), -1)
+        if end < 0:
+            raise ValueError("the master does not say where its log ends")
+        return end
 
     async def _ask(self, connection: Connection, request: Request[Any]) -> bytes:
         """Return the body of an answer, which may be a large table. Raises RequestError and others of FAILURES."""
@@ -217,10 +307,14 @@ class TableSync:
     async def _sync_timers(self, connection: Connection) -> None:
         """Remember how far the master has delivered timer messages; nothing from a master without timers."""
         try:
-            self._parts.takeover.note_checkpoint(await self._ask(connection, GetTimerCheckPoint()))
+            checkpoint = await self._ask(connection, GetTimerCheckPoint())
             self._parts.takeover.note_metrics(await self._ask(connection, GetTimerMetrics()))
         except RequestError as error:
             log.debug("timers of the master not copied", extra={"reason": str(error)})
+            return
+        note = partial(self._parts.takeover.note_checkpoint, checkpoint)
+        self._waiting_timers.add(await self._ask_log_end(connection), note)
+        self._apply_copied()
 
     async def _sync_topics(self, connection: Connection) -> list[str]:
         listing = await self._list_pages(connection, _TopicPages())
@@ -323,6 +417,11 @@ class TableSync:
         self._parts.offsets.remove_topic(topic)
         self._parts.ordered_pops.forget_topic(topic)
         self._parts.long_polls.answer_topic(topic)
+
+
+def _is_own_progress(key: str) -> bool:
+    """Return True for offsets of the master's own groups: those of transaction checks and of pop."""
+    return key.partition("@")[2].startswith(SYSTEM_GROUP_PREFIX)
 
 
 async def _cancel_after(event: trio.Event, scope: trio.CancelScope) -> None:

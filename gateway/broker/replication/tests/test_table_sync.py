@@ -3,10 +3,12 @@
 import pytest
 import trio
 
+from codec.topics import TRANS_GROUP
 from gateway.auth.access_control import Accounts
 from gateway.auth.account_table import ACLS_FILE, USERS_FILE, PolicyTable, User, UserTable, UserType
 from gateway.auth.accounts import StoredAccounts
 from gateway.broker.broker import Broker
+from gateway.broker.pop.receipts import REVIVE_GROUP, SEEN_GROUP
 from gateway.broker.replication import table_sync
 from gateway.broker.replication.master_lookup import Master
 from gateway.broker.replication.parts import PeerLinks
@@ -21,7 +23,9 @@ from remoting.bodies.topics import TopicConfig
 from remoting.requests.replication import GetReplicatedTables, RaiseConsumerOffsets
 from remoting.requests.timers import GetTimerMetrics
 from remoting.requests.topics import DeleteTopicInBroker
+from storage.replica_log import ReplicaLog
 
+OWN_GROUPS = (TRANS_GROUP, REVIVE_GROUP, SEEN_GROUP)
 FULL_COPY_S = table_sync.TABLES_INTERVAL_S + table_sync.TIMER_INTERVAL_S + 1
 
 
@@ -293,3 +297,71 @@ async def test_a_topic_whose_messages_have_come_is_copied_at_once_but_asked_for_
     pair.sync.note_topic("deleted")
     await trio.sleep(table_sync.TABLES_INTERVAL_S / 2)
     assert pair.sync.synced_at == synced_at
+
+
+def copy_log(pair: Pair) -> None:
+    """Copy the master's log, which no follower does here."""
+    source, replica = pair.master.store.commit_log, ReplicaLog(pair.slave.store)
+    view, base, end = source.file_containing(replica.end)
+    replica.receive(replica.end, view[replica.end - base : end - base])
+    while replica.undispatched_bytes:
+        replica.dispatch(100)
+
+
+@simulated
+async def test_progress_of_the_master_itself_waits_until_its_log_is_copied(cluster: Cluster) -> None:
+    pair = await pair_of(cluster)
+    master, slave = pair.master, pair.slave
+    await cluster.dial(pair.master_node.address).ask(message())
+    slave.replication.takeover.forget_checkpoint()
+    master.delay_service.offsets |= {1: 7}
+    for group in (TRANS_GROUP, REVIVE_GROUP, SEEN_GROUP, "g"):
+        master.offsets.commit_offset(group, "orders", 0, 1)
+    await pair.copy()
+    assert slave.offsets.query_offset("g", "orders", 0) == 1
+    assert [slave.offsets.query_offset(group, "orders", 0) for group in OWN_GROUPS] == [-1, -1, -1]
+    assert slave.delay_service.offsets == {}
+    assert slave.replication.takeover.read_ms == -1
+    copy_log(pair)
+    await trio.sleep(1)
+    # The master's log grows again, but what the slave has heard refers to what it has copied now.
+    await cluster.dial(pair.master_node.address).ask(message())
+    assert [slave.offsets.query_offset(group, "orders", 0) for group in OWN_GROUPS] == [1, 1, 1]
+    assert slave.delay_service.offsets == {1: 7}
+    assert slave.replication.takeover.read_ms >= 0
+
+
+@simulated
+async def test_a_slave_that_is_always_late_takes_over_older_progress(cluster: Cluster) -> None:
+    pair = await pair_of(cluster)
+    client = cluster.dial(pair.master_node.address)
+    await client.ask(message())
+    pair.master.delay_service.offsets |= {1: 7}
+    await pair.copy()
+    await client.ask(message())
+    pair.master.delay_service.offsets |= {1: 8}
+    await pair.copy()
+    pair.slave.store.append_preserving_offsets("orders", 0, 0, whole_message(pair, 0))
+    await trio.sleep(1)
+    assert pair.slave.delay_service.offsets == {1: 7}
+
+
+@simulated
+async def test_progress_of_a_former_master_is_forgotten(cluster: Cluster) -> None:
+    pair = await pair_of(cluster)
+    await cluster.dial(pair.master_node.address).ask(message())
+    pair.master.delay_service.offsets |= {1: 7}
+    await pair.copy()
+    copied = whole_message(pair, 0)
+    await cluster.add_broker(host="10.0.1.3")
+    pair.lookup.set_master(Master(("10.0.1.3", 10912), ("10.0.1.3", 10911)))
+    await pair.copy()
+    pair.slave.store.append_preserving_offsets("orders", 0, 0, copied)
+    await pair.copy()
+    assert pair.slave.delay_service.offsets == {}
+
+
+def whole_message(pair: Pair, physical_offset: int) -> memoryview:
+    view = pair.master.store.message_at(physical_offset)
+    assert view is not None
+    return view
