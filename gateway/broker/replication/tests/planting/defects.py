@@ -75,8 +75,8 @@ REPLICATION_DEFECTS: Final = Catalogue(
             Law.ACKNOWLEDGED,
             change(
                 "storage/cut.py",
-                "        files.delete(path)\n        files.flush(path)\n\n\ndef _mark_path",
-                "        return\n\n\ndef _mark_path",
+                "        files.delete(path)\n        files.flush(path)\n\n\ndef progress_path",
+                "        return\n\n\ndef progress_path",
             ),
             SIMULATION,
         ),
