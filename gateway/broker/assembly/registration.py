@@ -118,6 +118,7 @@ class Registrar:
         self._on_name_taken = on_name_taken
         self._dial = dial
         self._leaving = False
+        self._own_addresses: set[str] = set()
         self._registered: tuple[int, str, int] | None = None
         self._broker = broker
         self._port = port
@@ -259,15 +260,27 @@ class Registrar:
                     nursery.start_soon(namesrv.look_for_other_master)
         self.note_name_owner()
 
+    @property
+    def takes_over_name(self) -> bool:
+        """True if a namesrv is not asked for the owner of the name before the first registration there."""
+        return self._broker.config.takes_over_name
+
+    @property
+    def is_master(self) -> bool:
+        """True if the broker registers as the master of its name."""
+        return self._broker.config.role is Role.MASTER
+
+    def note_registered_address(self, address: str) -> None:
+        """Remember an address as one of this broker: a namesrv may list it after the settings have changed."""
+        self._own_addresses.add(address)
+
     async def check_name(self, connection: Connection) -> None:
         """Raise NameTaken if the namesrv knows another live broker by this broker's name.
 
         It would lose its route and its clients to this broker. A broker that is gone does not count, although a namesrv
-        lists it for two minutes. A namesrv that does not answer the question is not asked again.
+        lists it for two minutes. A namesrv that cannot answer the question does not know one.
         """
         config = self._broker.config
-        if config.takes_over_name:
-            return
         try:
             cluster = (await connection.ask(GetBrokerClusterInfo(), sign=self.sign)).data
         except RequestError as problem:
@@ -275,7 +288,8 @@ class Registrar:
             return
         namesake = cluster.broker_addr_table.get(config.broker_name)
         owner = namesake.broker_addrs.get(config.broker_id) if namesake is not None else None
-        if owner and owner != self.address_through(connection) and await self._is_another_broker(owner):
+        is_own = owner in self._own_addresses or owner == self.address_through(connection)
+        if owner and not is_own and await self._is_another_broker(owner):
             raise NameTaken(
                 f"the live broker at {owner} has the name {config.broker_name} there. Set another brokerName, "
                 "or takeOverBrokerName=true to take its clients over"
@@ -488,7 +502,7 @@ class NamesrvConnection:
         self._has_registered = False
         self._reachable = True
         self._is_unregistered = False
-        self._name_is_ours = name == SUPERVISOR
+        self._is_first_registration = True
         self._scope = trio.CancelScope()
         self.changed = trio.Event()
         self.failed_route_query = False
@@ -551,15 +565,29 @@ class NamesrvConnection:
             self._connection = None
             await trio.sleep(RETRY_INTERVAL_S)
 
+    @property
+    def _must_check_name(self) -> bool:
+        """True at every registration of a master, because another broker may have become the master meanwhile.
+
+        The supervisor checks it itself. A slave, and a master that takes the name over, differ: one asks before its
+        first registration only, the other one after that.
+        """
+        if self._name == SUPERVISOR:
+            return False
+        if self._registrar.is_master:
+            return not (self._is_first_registration and self._registrar.takes_over_name)
+        return self._is_first_registration and not self._registrar.takes_over_name
+
     async def _keep_registered(self, connection: Connection) -> None:
         connection.on_close(lambda _: self.changed.set())
         while not connection.closed and not self._is_unregistered:
             self.changed = trio.Event()
             # The namesrv then has its last registration from the listed connection, which stays open.
             if not self._registrar.is_replaced(self) and not self._registrar.is_paused:
-                if not self._name_is_ours:
+                if self._must_check_name:
                     await self._registrar.check_name(connection)
-                await self._register(connection)
+                if not self._registrar.is_paused:
+                    await self._register(connection)
             with trio.move_on_after(self._registrar.period_s):
                 await self.changed.wait()
 
@@ -588,7 +616,8 @@ class NamesrvConnection:
         request = self._registrar.registration_request(connection)
         answer = await connection.ask(request, self._registrar.timeout_s, self._registrar.sign)
         self._registrar.note_answer(answer)
-        self._name_is_ours = True
+        self._registrar.note_registered_address(request.broker_addr)
+        self._is_first_registration = False
         self._has_registered = True
         self._note_success()
         await self._registrar.pause_between_registrations()
@@ -628,7 +657,7 @@ class NamesrvConnection:
 
     def register_again(self) -> None:
         """Register at once, after checking that no other broker has the name and the id, which may be another now."""
-        self._name_is_ours = self._name == SUPERVISOR
+        self._is_first_registration = True
         self.name_taken = ""
         self.changed.set()
 

@@ -10,8 +10,9 @@ the one that goes on. The operator's command talks to one broker; brokers of thi
 1. The slave has to be nearly in step already, so that what follows takes tenths of a second.
 2. The master rests: background tasks that store messages end, requests are held, waiting answers are sent. Only
    requests that read, with which the slave copies log and tables, are served.
-3. When the slave's log ends where the master's does, the master orders the promotion (`ChangeBrokerRole` with the end
-   of the log). The slave copies the tables once more and becomes the master.
+3. When the slave's log ends where the master's does, the master saves that it is a slave now: if it crashes from here
+   on, it comes back as one. It orders the promotion (`ChangeBrokerRole` with the end of the log). The slave copies the
+   tables once more and becomes the master.
 4. The master becomes a slave of it, under the id that the slave had. What it held, and what stock clients send to its
    address until they have a new route, it passes on (`relay.py`).
 
@@ -59,6 +60,7 @@ from remoting.requests.roles import (
 )
 from remoting.requests.timers import GetTimerCheckPoint, GetTimerMetrics
 from remoting.requests.topics import GetAllTopicConfig
+from storage.errors import StoreError
 
 if TYPE_CHECKING:
     from gateway.broker.assembly.service import BrokerService
@@ -325,6 +327,7 @@ class RoleControl:
                     await service.rest(COPYING)
                     log_end = service.broker.store.max_physical_offset
                     await self._wait_for_end(connection, log_end, request.timeout_millis / 1000)
+                    await self._save_role(with_role(config, SLAVE, slave.broker_id, ha_master_address=""))
                     await self._promote_slave(connection, address, log_end)
                 except Unknown:
                     # Nothing is stored: requests stay refused, as long as the process runs.
@@ -333,8 +336,10 @@ class RoleControl:
                         "broker status`, then demote or promote this broker"
                     )
                     raise
-                except BaseException:
-                    service.resume()
+                except (
+                    Exception
+                ):  # not the end of the process: an order that was sent may still be carried out
+                    await self._go_on_as_master(config)
                     raise
                 finally:
                     nursery.cancel_scope.cancel()
@@ -349,6 +354,22 @@ class RoleControl:
         with trio.move_on_after(FOLLOW_S):
             while not service.broker.replication.follows_master:  # noqa: ASYNC110 - nothing waits for it otherwise
                 await trio.sleep(POLL_S)
+
+    async def _save_role(self, config: BrokerConfig) -> None:
+        """Keep the role of a configuration for the next start. Raises StoreFull, OSError."""
+        saved_role = self._links.saved_role
+        if saved_role is not None:
+            await self._service.run_blocking(partial(saved_role.save, config))
+
+    async def _go_on_as_master(self, config: BrokerConfig) -> None:
+        """Serve again after a hand-over that failed; the slave stays one."""
+        self._service.resume()
+        try:
+            await self._save_role(config)
+        except (StoreError, OSError) as error:
+            # It still has the role of a slave on the disk, from before the promotion was ordered.
+            extra = {"broker": config.broker_name, "reason": str(error)}
+            log.error("role not saved, so this master will start as a slave", extra=extra)
 
     async def _wait_until_near(self, connection: Connection, request: HandOverBroker) -> BrokerRoleStatus:
         """Wait until the slave is nearly in step, and return its status. Raises RequestError."""

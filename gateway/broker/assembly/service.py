@@ -146,7 +146,7 @@ class BrokerService:
         self._ha_listeners = list(ha_listeners)
         self._builder = builder
         self._guard = guard
-        self._run_blocking = run_blocking
+        self.run_blocking = run_blocking
         self._drain_s = server_limits.max_drain_s
         self._go_away = GoAway(broker.clock)
         self._pause = RequestPause(ROLE_REQUESTS)
@@ -388,7 +388,7 @@ class BrokerService:
         config = change.change_config(self.broker.config)
         if self._is_open:
             # In a thread, because closing flushes all that is left, on the event loop.
-            await self._run_blocking(self.broker.store.flush)
+            await self.run_blocking(self.broker.store.flush)
             self.close()
         elif self._has_unsaved_tables:
             self._persist_tables()
@@ -574,7 +574,7 @@ class BrokerService:
         self._keep_running(nursery, "timer task", task.run)
         self._repeat(nursery, "sample timers", SAMPLE_INTERVAL_S, timers.update_rates)
         save_s = broker.config.store.timer_flush_interval_ms / 1000
-        self._repeat(nursery, "save timers", save_s, lambda: save_timers(timers, self._run_blocking))
+        self._repeat(nursery, "save timers", save_s, lambda: save_timers(timers, self.run_blocking))
 
     async def _deliver_delayed(self) -> None:
         """Deliver delayed messages when they are due. Sleep until then, or until an earlier one arrives."""
@@ -670,7 +670,7 @@ class BrokerService:
         store = self.broker.store
         end = store.max_physical_offset
         if end != self._checkpoint_end:
-            await self._run_blocking(store.write_checkpoint)
+            await self.run_blocking(store.write_checkpoint)
             self._checkpoint_end = end
 
     async def stop(self) -> None:

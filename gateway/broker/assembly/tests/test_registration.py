@@ -273,6 +273,7 @@ async def test_a_broker_stays_registered_when_an_alias_of_a_listed_namesrv_retir
     for _ in range(250):
         await trio.sleep(1)
         assert await route(cluster, "TBW102")
+        await settle()  # It asks for the owner of its name first.
         if retired_s is None and alias.is_over:
             retired_s = trio.current_time()
             assert registrations_s[-1] > retired_s - 1, "registered again at once"
@@ -663,6 +664,46 @@ async def test_a_former_master_that_comes_back_stores_nothing(cluster):
     await trio.sleep(5)
     await client.ask(message())
     assert not back.service.tasks.failing
+
+
+@pytest.mark.parametrize("takes_over_name", [False, True])
+@simulated
+async def test_a_master_notices_at_its_next_registration_that_another_one_has_the_name(
+    cluster, takes_over_name
+):
+    """Two brokers that were both told to take the name over would otherwise both store messages for ever."""
+    await cluster.namesrv()
+    first = await cluster.add_broker(takes_over_name=takes_over_name)
+    await cluster.dial(first.address).ask(message())
+    await trio.sleep(1)
+    second = await cluster.add_broker(takes_over_name=True)
+    await trio.sleep(31)
+    assert (await route(cluster, "TBW102"))["broker-a"][0].startswith(second.address[0])
+    await cluster.dial(second.address).ask(message())
+    with pytest.raises(RequestError, match=r"the live broker at 10\.0\.1\.2:10911 has the name"):
+        await cluster.dial(first.address).ask(message())
+    assert [health.name for health in first.service.tasks.failing] == ["ownership of the broker name"]
+    await second.stop()
+    await trio.sleep(5)
+    await cluster.dial(first.address).ask(message())
+    assert not first.service.tasks.failing
+
+
+@simulated
+async def test_a_former_address_of_the_master_is_not_another_broker(cluster):
+    """It leads to this broker still, through an address translation for example."""
+    await cluster.namesrv()
+    node = await cluster.add_broker()
+    other = await cluster.add_broker("broker-b")
+    node.registrar.note_registered_address("{}:{}".format(*other.address))
+    request = RegisterBroker(
+        broker_name="broker-a", broker_addr="{}:{}".format(*other.address), cluster_name="DefaultCluster",
+        ha_server_addr="10.9.9.9:10912", broker_id=0, enable_acting_master=False, compressed=False, body_crc32=0,
+    )  # fmt: skip
+    await cluster.dial(NAMESRV).ask(request)
+    await trio.sleep(31)
+    assert not node.service.tasks.failing
+    assert (await route(cluster, "TBW102"))["broker-a"][0].startswith(node.address[0])
 
 
 def test_a_silent_namesrv_delays_one_route_query_only():

@@ -12,7 +12,7 @@ from gateway.broker.replication.parts import PeerLinks
 from gateway.broker.replication.table_sync import TableSync
 from gateway.config.replication import ASYNC_MASTER, SLAVE, SYNC_MASTER, Role
 from gateway.tests.cluster import NAMESRV, bodies, message, pull, settle, simulated
-from remoting.errors import RemotingClosed, RequestError
+from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
 from remoting.frame_connection import FrameConnection
 from remoting.requests.offsets import QueryConsumerOffset
 from remoting.requests.roles import ChangeBrokerRole, GetBrokerRole, HandOverBroker
@@ -273,3 +273,57 @@ async def test_a_master_that_cannot_rest_goes_on(cluster, monkeypatch, failure):
     await trio.sleep(1)
     assert len(ended) == (failure == "running request")
     assert both.slave.broker.store.max_physical_offset == both.master.broker.store.max_physical_offset
+
+
+def saved_role(node):
+    """Return the role that a broker would have after a restart."""
+    return node.service._roles._links.saved_role.apply(node.broker.config).replication.broker_role
+
+
+@simulated
+async def test_a_master_that_crashes_while_it_hands_over_comes_back_as_a_slave(cluster, monkeypatch):
+    """Its slave may carry the order out at any time, also when the master is back."""
+    both = await pair(cluster)
+    await both.client.ask(message())
+    files = both.master.broker.store.files
+    ask = FrameConnection.ask
+
+    async def crash(connection, request, *arguments, **keywords):
+        if not isinstance(request, ChangeBrokerRole):
+            return await ask(connection, request, *arguments, **keywords)
+        await both.master.crash()
+        return await trio.sleep_forever()
+
+    monkeypatch.setattr(FrameConnection, "ask", crash)
+    with pytest.raises((RemotingClosed, RemotingTimeout)):
+        await both.hand_over()
+    monkeypatch.setattr(FrameConnection, "ask", ask)
+    back = await cluster.add_broker(host=both.master.address[0], files=files, broker_role=SYNC_MASTER)
+    assert (await both.role(back)).broker_role == SLAVE
+    with pytest.raises(RequestError, match="This is the slave 1"):
+        await cluster.dial(back.address).ask(message())
+
+
+@simulated
+async def test_a_master_that_goes_on_is_one_after_a_restart(cluster, monkeypatch):
+    both = await pair(cluster)
+    lose_answers(monkeypatch, cluster, carry_out=False)
+    with pytest.raises(RequestError, match="the slave did not take over"):
+        await both.hand_over()
+    assert saved_role(both.master) == SYNC_MASTER
+
+
+@simulated
+async def test_a_role_that_cannot_be_saved_ends_a_hand_over(cluster, monkeypatch, caplog):
+    both = await pair(cluster)
+    saved = both.master.service._roles._links.saved_role
+
+    def fail(config):
+        raise StoreFull("no room for the role")
+
+    monkeypatch.setattr(saved, "save", fail)
+    with pytest.raises(RequestError, match="no room for the role"):
+        await both.hand_over()
+    assert (await both.role(both.slave)).broker_role == SLAVE
+    assert (await both.client.ask(message())).queue_offset == 0
+    assert "role not saved" in caplog.text
