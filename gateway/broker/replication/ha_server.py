@@ -22,7 +22,7 @@ A peer is never answered in words: the protocol has none. What was wrong is logg
 
 import logging
 import socket
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from math import inf
 from typing import Final
@@ -51,6 +51,9 @@ log = logging.getLogger(__name__)
 OPEN_ACCESS: Final = HaAccess()
 MAX_CONNECTIONS: Final = 64
 """Maximum number of connections. A new one replaces the oldest that has not reported yet."""
+MAX_HANDSHAKES: Final = 64
+"""Maximum number of connections before they are connections of slaves: TLS may wait for a peer that sends nothing."""
+MAX_HANDSHAKES_PER_HOST: Final = 8
 MAX_READ_BYTES: Final = 4096
 MAX_CHECK_INTERVAL_S: Final = 0.1
 """Longest time until bytes are sent that were appended without a `wake`."""
@@ -93,6 +96,7 @@ class HaServer:
         self._reactor = reactor
         self.access = access
         self._sessions: dict[_Session, None] = {}
+        self._handshakes: Counter[str] = Counter()  # by host
         self._serving: list[_Session] = []
         self._is_wake_deferred = False
         self._has_replicas = trio.Event()
@@ -165,12 +169,22 @@ class HaServer:
             nursery.start_soon(self._serve_socket, transport)
 
     async def _serve_socket(self, transport: SocketTransport) -> None:
+        host, handshakes = transport.remote[0], self._handshakes
+        if handshakes[host] >= MAX_HANDSHAKES_PER_HOST or handshakes.total() >= MAX_HANDSHAKES:
+            transport.close()
+            self.log_end("connection not accepted", transport, "too many have not finished TLS yet")
+            return
+        handshakes[host] += 1
         try:
             accepted = await self.access.accept(transport)
         except OSError as problem:
             transport.close()
             self.log_end("connection not accepted", transport, str(problem))
             return
+        finally:
+            handshakes[host] -= 1
+            if not handshakes[host]:
+                del handshakes[host]
         await self.serve(accepted)
 
     async def serve(self, transport: Transport) -> None:

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 import trio
 
+from gateway.broker.replication.ha_access import HaAccess
 from gateway.broker.replication.ha_server import MAX_CONNECTIONS, HaServer
 from gateway.broker.replication.ha_wire import MAX_FRAME_BYTES
 from gateway.broker.replication.in_sync import InSyncRule
 from gateway.broker.replication.tests.fake_slave import FakeSlave, connected, real_time
 from gateway.config.replication import ReplicationSettings
 from remoting.reactor import Reactor
+from remoting.transport import SocketTransport, Transport
 from storage.append import NewMessage
 from storage.config import StoreConfig
 from storage.errors import StoreFull
@@ -453,6 +455,47 @@ async def test_a_thousand_connections_do_not_keep_a_slave_away() -> None:
             with trio.fail_after(5):
                 await slave.read_until(end)
             assert len(master.server._sessions) <= MAX_CONNECTIONS
+        for stream in streams:
+            await trio.aclose_forcefully(stream)
+
+
+class SlowAccess(HaAccess):
+    """TLS with peers that send nothing, until ``opens`` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opens = trio.Event()
+        self.waiting = 0
+
+    async def accept(self, transport: SocketTransport) -> Transport:
+        self.waiting += 1
+        try:
+            await self.opens.wait()
+        finally:
+            self.waiting -= 1
+        return transport
+
+
+@pytest.mark.parametrize(("most", "most_of_one_host"), [(64, 8), (5, 64)])
+@real_time
+async def test_connections_that_do_not_finish_tls_are_few(
+    most: int, most_of_one_host: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("gateway.broker.replication.ha_server.MAX_HANDSHAKES", most)
+    monkeypatch.setattr("gateway.broker.replication.ha_server.MAX_HANDSHAKES_PER_HOST", most_of_one_host)
+    access, limit = SlowAccess(), min(most, most_of_one_host)
+    async with running_master(access=access) as master:
+        end = master.append(10)
+        address = master.listener.getsockname()[:2]
+        streams = [await trio.open_tcp_stream(*address) for _ in range(limit + 3)]
+        await until(lambda: len(reasons(caplog, "connection not accepted")) == 3)
+        assert access.waiting == limit
+        access.opens.set()
+        await until(lambda: not access.waiting)
+        async with connected(master.listener) as slave:
+            await slave.report(0)
+            await slave.read_until(end)
+        assert not master.server._handshakes
         for stream in streams:
             await trio.aclose_forcefully(stream)
 
