@@ -46,13 +46,20 @@ class MasterLookup:
         self.changed = trio.Event()
 
     def note_registration(self, ha_address: str | None, master_address: str | None) -> None:
-        """Take the addresses of a namesrv's answer over; those that it lacks, or that are no addresses, stay."""
+        """Take the addresses of a namesrv's answer over; those that it lacks, or that are no addresses, stay.
+
+        Only the HA address of another master does not stay: the log would come from one broker, and its ends and the
+        tables from another.
+        """
         before = self.master
         ha, requests = _parse_or_none(ha_address), _parse_or_none(master_address)
         if self._fixed is not None:
             ha = self._fixed
-        elif ha is None:
-            ha = None if before is None else before.ha_address
+        elif ha is None and before is not None:
+            if requests is not None and before.address not in (None, requests):
+                self._change(None)
+                return
+            ha = before.ha_address
         if ha is None:
             return
         if requests is None and before is not None and before.ha_address == ha:
