@@ -76,6 +76,12 @@ MAX_DISCARDED_BYTES: Final = COMPARED_BYTES
 """Largest log that is cut as a whole, when it has nothing in common with the master's."""
 MORE_COMPARED: Final = 16
 """Factor by which the next connection compares more messages."""
+MAX_COMPARED_BYTES: Final = 1 << 30
+"""Largest part of a log that is compared: the places of its messages are held in memory, and found in one step."""
+ADVICE: Final = (
+    "If this broker is to follow that master, stop it, move its store away, but keep config/brokerRole.json at its "
+    "place, and start it: it then copies the whole log"
+)
 NO_CONNECTION: Final = "no connection to the master"
 """The state of a follower whose master is away: it goes on by itself when the master comes back."""
 ZERO_BYTE: Final = memoryview(b"\0")
@@ -120,6 +126,7 @@ class LogCopy:
         self._store = store
         self._log = replica_log
         self._log.drop_tail()
+        self._compared_bytes = compared_bytes
         self._master = master
         self._comparison: LogComparison | None = None
         self.next_offset = self.first_report = self._choose_start(compared_bytes)
@@ -146,12 +153,17 @@ class LogCopy:
         if end < master.begin:
             raise CannotFollow(
                 f"the master's log begins at {master.begin}, and this one ends at {end}: the master has deleted the "
-                "messages between. Stop this broker, move its store away and start it: it then copies the whole log"
+                f"messages between. {ADVICE}"
             )
         if master.end <= begin:
             raise CannotFollow(
-                f"the master's log ends at {master.end}, and this one begins at {begin}: no message is in both. If "
-                "this broker is to follow that master, stop it, move its store away and start it"
+                f"the master's log ends at {master.end}, and this one begins at {begin}: no message is in both. "
+                f"{ADVICE}"
+            )
+        if end - master.end > MAX_COMPARED_BYTES:
+            raise CannotFollow(
+                f"the master's log ends at {master.end}, and this one at {end}: the master lacks "
+                f"{end - master.end} bytes, which are too many to cut. Promote this broker if they are needed. {ADVICE}"
             )
         comparison = self._log.comparison(compared_bytes + max(0, end - master.end))
         comparison.position = max(comparison.start, master.begin)
@@ -197,12 +209,15 @@ class LogCopy:
             begin, end = self._store.min_physical_offset, self._store.max_physical_offset
             first_common = max(begin, self._master.begin if self._master is not None else 0)
             if self._compared_from > first_common:
-                raise NothingEqual from error
+                if self._compared_bytes < MAX_COMPARED_BYTES:
+                    raise NothingEqual from error
+                raise CannotFollow(
+                    f"the last {self._compared_bytes} bytes of this log have no message of the master's. {ADVICE}"
+                ) from error
             if end - begin <= MAX_DISCARDED_BYTES:
                 raise
             raise CannotFollow(
-                f"no message of this log ({begin} to {end}) is the master's. If this broker is to follow that master, "
-                "stop it, move its store away and start it"
+                f"no message of this log ({begin} to {end}) is the master's. {ADVICE}"
             ) from error
         return compared
 
@@ -315,7 +330,7 @@ class Follower:
             case Diverged():
                 await self._stop_copying(trouble.physical_offset, changed)
             case NothingEqual():
-                self._compared_bytes *= MORE_COMPARED
+                self._compared_bytes = min(self._compared_bytes * MORE_COMPARED, MAX_COMPARED_BYTES)
             case CannotFollow():
                 self._note_trouble("cannot follow the master", trouble)
             case BadReplicaData():
@@ -354,12 +369,13 @@ class Follower:
     async def _follow(self, master: Master) -> None:
         log_range, ticket = await self._ask_master(master)
         copy = LogCopy(self._store, self._log, log_range, self._compared_bytes)
-        open_transport = self._open_transport if ticket is None else self._open_secure
+        preface = None if ticket is None else _encode_preface(ticket)
+        open_transport = self._open_transport if preface is None else self._open_secure
         with trio.fail_after(CONNECT_TIMEOUT_S):
             transport = await open_transport(*master.ha_address)
         try:
-            if ticket is not None:
-                await transport.send_all(encode_preface(ticket))
+            if preface is not None:
+                await transport.send_all(preface)
             await self._copy(transport, copy)
         finally:
             transport.close()
@@ -446,6 +462,14 @@ class Follower:
                 await trio.sleep(MIN_PAUSE_S)
             else:
                 await self._arrived.wait()
+
+
+def _encode_preface(ticket: str) -> bytes:
+    """Return the bytes that show a ticket. Raises HaWireError for what is not one."""
+    try:
+        return encode_preface(ticket)
+    except ValueError as error:
+        raise HaWireError(f"its ticket for the HA port cannot be used: {error}") from error
 
 
 async def _cancel_after(event: trio.Event, scope: trio.CancelScope) -> None:

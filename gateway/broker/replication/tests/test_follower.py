@@ -370,6 +370,81 @@ async def test_a_store_without_any_message_of_the_master_is_cut_only_if_it_is_sh
 
 
 @virtual
+async def test_no_more_is_compared_than_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the master says, because the places of all compared messages are found in one step."""
+    monkeypatch.setattr("gateway.broker.replication.follower.COMPARED_BYTES", 500)
+    monkeypatch.setattr("gateway.broker.replication.follower.MAX_COMPARED_BYTES", 4000)
+    master, slave = filled(5), filled(5)
+    fill(master, 60, seed=2)
+    fill(slave, 60, seed=3)
+    end = slave.max_physical_offset
+    async with world(master, slave) as pair:
+        pair.start()
+        await trio.sleep(60)
+        assert pair.follower.state == "cannot follow the master"
+        assert pair.follower.reason.startswith(
+            "the last 4000 bytes of this log have no message of the master's"
+        )
+        assert slave.max_physical_offset == end
+        assert not pair.follower.diverged.is_set()
+
+
+@virtual
+async def test_a_master_that_lacks_too_much_cuts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.broker.replication.follower.MAX_COMPARED_BYTES", 4000)
+    master, slave = filled(5), filled(60)
+    missing = slave.max_physical_offset - master.max_physical_offset
+    assert missing > 4000
+    async with world(master, slave) as pair:
+        pair.start()
+        await trio.sleep(60)
+        assert pair.follower.state == "cannot follow the master"
+        assert f"the master lacks {missing} bytes, which are too many to cut" in pair.follower.reason
+        assert pair.master.first_reports == []
+        assert not pair.follower.diverged.is_set()
+
+
+@virtual
+async def test_a_ticket_that_is_none_is_a_trouble_of_the_connection() -> None:
+    async with world(filled(), opened()) as pair:
+        pair.master.ticket = "not hexadecimal"
+        pair.start()
+        await trio.sleep(10)
+        assert pair.follower.state == TROUBLE
+        assert "ticket" in pair.follower.reason
+        pair.master.ticket = None
+        await trio.sleep(10)
+        assert pair.is_equal()
+
+
+@virtual
+async def test_the_advice_keeps_the_role() -> None:
+    """Without it a master that was demoted by a request would begin as an empty master."""
+    async with world(opened(), filled(60)) as pair:
+        pair.start()
+        await trio.sleep(10)
+        assert "keep config/brokerRole.json" in pair.follower.reason
+
+
+def test_another_master_is_not_copied_from_the_port_of_the_former_one() -> None:
+    lookup = MasterLookup()
+    lookup.note_registration("10.0.0.1:10912", "10.0.0.1:10911")
+    lookup.note_registration(None, "10.0.0.1:10911")
+    assert lookup.master == Master(HA, REQUESTS)
+    lookup.note_registration(None, "10.0.0.2:10911")
+    assert lookup.master is None
+    lookup.note_registration("10.0.0.2:10912", "10.0.0.2:10911")
+    assert lookup.master == Master(("10.0.0.2", 10912), ("10.0.0.2", 10911))
+
+
+def test_a_named_port_stays_whatever_the_namesrv_says() -> None:
+    lookup = MasterLookup("10.0.0.1:10912")
+    lookup.note_registration(None, "10.0.0.1:10911")
+    lookup.note_registration(None, "10.0.0.2:10911")
+    assert lookup.master == Master(HA, ("10.0.0.2", 10911))
+
+
+@virtual
 async def test_an_empty_master_does_not_empty_its_slave() -> None:
     async with world(opened(), filled(3)) as pair:
         pair.start()
