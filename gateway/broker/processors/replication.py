@@ -3,6 +3,9 @@
 Source: AdminBrokerProcessor, DefaultHAService.getRuntimeInfo, 5.4.0.
 """
 
+import logging
+from collections.abc import Mapping
+
 import trio
 
 from codec.constants import ResponseCode
@@ -26,6 +29,8 @@ from remoting.requests.ha import (
 from remoting.requests.pop import GetAllMessageRequestMode, GetAllMessageRequestModeReply
 from remoting.requests.replication import OpenReplication, OpenReplicationReply, RaiseConsumerOffsets
 
+log = logging.getLogger(__name__)
+
 handlers: HandlerTable[Broker] = HandlerTable()
 
 
@@ -39,18 +44,29 @@ def get_all_message_request_modes(
 
 @RaiseConsumerOffsets.on(handlers)
 def raise_consumer_offsets(broker: Broker, request: RaiseConsumerOffsets) -> None:
-    """Take over the progress that consumers made at a slave. An offset never goes back by it, nor beyond its queue."""
+    """Take over the progress that consumers made at a slave. An offset never goes back by it, nor beyond its queue.
+
+    At a limit of groups or offsets the new ones are left out: the others must not wait for them.
+    """
     for key, queues in request.data.offset_table.items():
-        topic, _, group = key.partition("@")
-        # A group may have begun to consume there. It is created as for its first pull here.
-        if topic not in broker.topics or broker.groups.find_or_create(group) is None:
-            continue
-        for queue_id, offset in queues.items():
-            # The messages beyond the end were lost with the log that had them, or will come again.
-            progress = min(offset, broker.store.max_offset(topic, queue_id))
-            is_reset = broker.offsets.has_reset(group, topic, queue_id)
-            if progress > broker.offsets.query_offset(group, topic, queue_id) and not is_reset:
-                broker.offsets.commit_of_client(group, topic, queue_id, progress)
+        try:
+            _raise_offsets(broker, key, queues)
+        except RequestError as error:
+            log.warning("progress of a slave left out", extra={"key": key, "reason": error.remark})
+
+
+def _raise_offsets(broker: Broker, key: str, queues: Mapping[int, int]) -> None:
+    """Raise the offsets of one topic and group. Raises RequestError at a limit."""
+    topic, _, group = key.partition("@")
+    # A group may have begun to consume there. It is created as for its first pull here.
+    if topic not in broker.topics or broker.groups.find_or_create(group) is None:
+        return
+    for queue_id, offset in queues.items():
+        # The messages beyond the end were lost with the log that had them, or will come again.
+        progress = min(offset, broker.store.max_offset(topic, queue_id))
+        is_reset = broker.offsets.has_reset(group, topic, queue_id)
+        if progress > broker.offsets.query_offset(group, topic, queue_id) and not is_reset:
+            broker.offsets.commit_of_client(group, topic, queue_id, progress)
 
 
 @OpenReplication.on(handlers)

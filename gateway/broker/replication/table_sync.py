@@ -142,6 +142,8 @@ class TableSync:
         self._dial = dial
         self._sign = sign
         self._is_failing = False
+        # True while the master refuses the progress that consumers made here.
+        self._is_refused = False
         # False once the master has refused the private request: it is an official broker.
         self._is_ours = True
         self._has_accounts = True
@@ -243,7 +245,7 @@ class TableSync:
             self._forget_topic(topic)
         await self._merge_offsets(offsets)
         # Before the groups go: one that began to consume here while the master was away is new to the master.
-        await self._progress.return_progress(offsets, partial(self._send_progress, connection))
+        await self._return_progress(connection, offsets)
         groups_with_offsets = {key.partition("@")[2] for key in offsets} if deleted_groups else set()
         for group in deleted_groups:
             if group not in groups_with_offsets:
@@ -293,6 +295,17 @@ class TableSync:
         if answer.code != ResponseCode.SUCCESS:
             raise RequestError(answer.code, answer.remark)
         return bytes(answer.body)
+
+    async def _return_progress(self, connection: Connection, offsets: OffsetTable) -> None:
+        """Send the master what consumers committed here; what it refuses is sent again next time."""
+        try:
+            await self._progress.return_progress(offsets, partial(self._send_progress, connection))
+        except RequestError as error:
+            if not self._is_refused:
+                log.warning("the master refuses progress of consumers", extra={"reason": error.remark})
+            self._is_refused = True
+        else:
+            self._is_refused = False
 
     async def _send_progress(self, connection: Connection, offsets: OffsetTable) -> None:
         """Send the master offsets that consumers committed here while it was away."""

@@ -1,5 +1,7 @@
 """Progress of consumers that a slave returns to its master."""
 
+from dataclasses import replace
+
 import pytest
 
 from gateway.tests.broker_world import World
@@ -47,3 +49,12 @@ def test_unknown_topics_are_left_out_and_groups_that_nobody_may_create(world):
 def test_a_reset_that_waits_wins(world):
     world.broker.offsets.assign_reset("g", "t", 0, 2)
     assert raise_offsets(world, t_at_g={0: 9}) == {"t@g": {0: 2}}
+
+
+def test_what_a_limit_refuses_is_left_out(world):
+    world.broker.offsets.commit_offset("g", "t", 0, 4)
+    world.broker.groups.limits = replace(world.broker.groups.limits, max_groups=1)
+    world.broker.offsets.limits = replace(world.broker.offsets.limits, max_committed_offsets=1)
+    assert raise_offsets(world, t_at_new={0: 3}, t_at_g={0: 6}) == {"t@g": {0: 6}}
+    world.topic("u")
+    assert raise_offsets(world, u_at_g={0: 0}, t_at_g={0: 7}) == {"t@g": {0: 7}}

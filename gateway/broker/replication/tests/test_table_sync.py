@@ -3,6 +3,7 @@
 import pytest
 import trio
 
+from codec.constants import ResponseCode
 from codec.topics import TRANS_GROUP
 from gateway.auth.access_control import Accounts
 from gateway.auth.account_table import ACLS_FILE, USERS_FILE, PolicyTable, User, UserTable, UserType
@@ -20,6 +21,7 @@ from remoting.bodies.groups import SubscriptionGroupConfig
 from remoting.bodies.heartbeat import SubscriptionData
 from remoting.bodies.pop import SetMessageRequestModeRequestBody
 from remoting.bodies.topics import TopicConfig
+from remoting.errors import RequestError
 from remoting.requests.replication import GetReplicatedTables, RaiseConsumerOffsets
 from remoting.requests.timers import GetTimerMetrics
 from remoting.requests.topics import DeleteTopicInBroker
@@ -365,3 +367,24 @@ def whole_message(pair: Pair, physical_offset: int) -> memoryview:
     view = pair.master.store.message_at(physical_offset)
     assert view is not None
     return view
+
+
+@simulated
+async def test_a_master_that_refuses_progress_is_copied_all_the_same(
+    cluster: Cluster, caplog, monkeypatch
+) -> None:
+    pair = await pair_of(cluster)
+    await pair.copy()
+
+    async def refuse_progress(connection: object, offsets: object) -> None:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, "too many groups")
+
+    monkeypatch.setattr(pair.sync, "_send_progress", refuse_progress)
+    pair.slave.offsets.commit_offset("g", "orders", 0, 7)
+    pair.master.delay_service.offsets |= {1: 7}
+    await pair.copy()
+    await pair.copy()
+    assert pair.slave.delay_service.offsets == {1: 7}
+    messages = [record.message for record in caplog.records]
+    assert messages.count("the master refuses progress of consumers") == 1
+    assert "tables of the master not copied" not in messages
