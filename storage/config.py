@@ -71,6 +71,7 @@ class StoreConfig:
     delay_levels: str = DEFAULT_DELAY_LEVELS  # messageDelayLevel
     check_crc_on_recover: bool = True  # checkCRCOnRecover
     # Settings without an official key.
+    follows_master: bool = False  # the log is a copy of a master's, and may end before what is known of that
     start_at_second_file: bool = False  # for offset-preserving targets, see Recovery._initial_base
     reserve_commit_log_bytes: int = (
         16 << 20

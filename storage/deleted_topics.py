@@ -157,16 +157,17 @@ class DeletedTopics:
                 self._write(remaining)
                 self._deletions = remaining
 
-    def settle(self, log_start: int, log_end: int) -> None:
+    def settle(self, log_start: int, log_end: int | None) -> None:
         """Forget the deletions whose messages have all expired, and limit the others to the present end of the log.
 
-        Called after recovery: what the log lost to a power cut will be written again, with other messages.
+        Called after recovery: what the log lost to a power cut will be written again, with other messages. Not so at a
+        slave, which gets the same messages: there ``log_end`` is None, and nothing is limited.
         """
-        remaining = {
-            topic: (min(end, log_end), time_ms)
+        limited = {
+            topic: (end if log_end is None else min(end, log_end), time_ms)
             for topic, (end, time_ms) in self._deletions.items()
-            if min(end, log_end) > log_start
         }
+        remaining = {topic: deletion for topic, deletion in limited.items() if deletion[0] > log_start}
         if remaining != self._deletions:
             self._write(remaining)
             self._deletions = remaining

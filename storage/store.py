@@ -179,7 +179,9 @@ class MessageStore:
         )
         recovery.run()
         # Only now is it known where the log ends: what was cut off will be written again, with other messages.
-        self._deleted_topics.settle(self.min_physical_offset, self.max_physical_offset)
+        # At a slave it comes again as it was: the messages of a topic that the master deleted are still to come.
+        log_end = None if self.config.follows_master else self.max_physical_offset
+        self._deleted_topics.settle(self.min_physical_offset, log_end)
         if self.config.message_index_enable:
             unchanged_before_ms = checkpoint.index_flushed_until if power_cut else None
             self.index.load(crashed=crashed, unchanged_before_ms=unchanged_before_ms)

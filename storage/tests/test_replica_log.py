@@ -410,6 +410,38 @@ def test_a_note_of_a_deletion_removes_queues_and_keeps_those_that_began_anew() -
         assert queues_of(opened(files.crash(random.Random(dispatched)))) == queues_of(master)
 
 
+def test_a_deletion_of_messages_that_are_still_to_come_survives_restarts_of_a_slave() -> None:
+    clock = FakeClock()
+    master = opened(clock=clock)
+    for body in (b"1", b"2", b"3"):
+        master.append(NewMessage("a", 0, body, b""))
+    master.delete_topic("a")
+    data = memoryview(log_bytes(master))
+    first_end = message_starts(master)[1]
+    files, config = CrashFiles(), replace(CONFIG, follows_master=True)
+    slave = opened(files, config, clock)
+    ReplicaLog(slave).receive(0, data[:first_end])
+    ((topic, note),) = master.deletion_notes.items()
+    slave.note_deletion(topic, *note)
+    slave.close()
+    slave = opened(files, config, clock)
+    assert slave.deletion_notes == master.deletion_notes
+    replica = ReplicaLog(slave)
+    replica.receive(replica.end, data[first_end:])
+    dispatch_all(replica)
+    assert slave.max_offset("a", 0) == 0
+
+
+def test_a_promotion_limits_deletions_to_the_log() -> None:
+    files, config, clock = CrashFiles(), replace(CONFIG, follows_master=True), FakeClock()
+    slave = opened(files, config, clock)
+    slave.append(NewMessage("b", 0, b"1", b""))
+    end = slave.max_physical_offset
+    slave.note_deletion("a", 2 * end, clock.now_ms())
+    slave.close()
+    assert opened(files, CONFIG, clock).deletion_notes == {"a": (end, clock.now_ms())}
+
+
 def test_a_full_disk_stops_and_the_rest_is_taken_later() -> None:
     master = filled_master()
     files = CrashFiles(capacity_bytes=20_000)

@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 
 from gateway.config.process import BrokerConfig
+from gateway.config.replication import Role
 from gateway.runtime.file_limit import within_file_limit
 from storage.config import StoreConfig, memory_config
 from storage.layout import QUEUE_ENTRY_BYTES
@@ -69,6 +70,7 @@ def _disk_store_config(config: BrokerConfig) -> StoreConfig:
         delay_levels=config.store.message_delay_level,
         check_crc_on_recover=config.store.check_crc_on_recover,
         max_keys_per_message=config.limits.max_keys_per_message,
+        follows_master=config.role is Role.SLAVE,
         start_at_second_file=config.store.mirror_target,
         max_open_queue_files=within_file_limit(MAX_OPEN_QUEUE_FILES, share=4),
     )
