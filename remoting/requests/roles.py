@@ -22,6 +22,7 @@ class BrokerRoleStatus(JsonBody):
     ``state`` says in words how that goes, ``reason`` why something is wrong, "" if nothing is. ``master_address`` is
     where a slave's master answers requests, "" while unknown. ``behind_bytes`` is -1 while a slave does not know the
     end of its master's log, and at a master. ``is_serving`` is False while the role changes, and for a fenced broker.
+    ``hand_over_id`` is that of the order with which a master has a slave promoted now, "" if it does not.
     """
 
     broker_name: str
@@ -36,6 +37,7 @@ class BrokerRoleStatus(JsonBody):
     behind_bytes: i64 = -1
     master_address: str = ""
     ha_port: i32 = 0
+    hand_over_id: str = ""
     slaves: list[ConnectedSlave] = field(factory=list)
 
 
@@ -53,7 +55,8 @@ class ChangeBrokerRole(Request[BrokerRoleReply], code=770_021):
     """Make a slave a master, or a master a slave; the answer comes when the broker serves in its new role.
 
     A slave takes over only if its master does not answer, unless ``force`` is true. ``log_end`` is sent by a master
-    that hands over: the slave copies the tables once more, and refuses if its log does not end there. A master becomes
+    that hands over: the slave copies the tables once more, and refuses if its log does not end there, or if its master
+    does not say any more that it hands over by the order with this ``hand_over_id``. A master becomes
     a slave only if another master of its name is registered, unless ``force`` is true. ``ha_master_address`` is what it
     follows then, "" for the one that its namesrv names.
     """
@@ -62,6 +65,7 @@ class ChangeBrokerRole(Request[BrokerRoleReply], code=770_021):
     broker_id: i64
     force: bool = False
     log_end: i64 | None = None
+    hand_over_id: str = ""
     ha_master_address: str = ""
 
 

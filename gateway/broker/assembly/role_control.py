@@ -17,7 +17,9 @@ the one that goes on. The operator's command talks to one broker; brokers of thi
    address until they have a new route, it passes on (`relay.py`).
 
 If the slave refuses, or cannot be reached, before step 3, the master goes on. If the answer of step 3 is lost, the
-slave may be a master or become one: the master asks for its role, and stores nothing until it knows. If it does not
+slave may be a master or become one: the master withdraws the order, asks for the slave's role, and stores nothing until
+it knows. The slave asks its master whether the order stands just before it closes its store, and says from before that
+until the end that it changes its role. So an order that arrives late, or once more, promotes nobody. If it does not
 learn that within `UNKNOWN_S`, it stays fenced, because two masters are worse than none.
 
 **Take-over** (`ChangeBrokerRole` sent to a slave by an operator): refused while the master accepts connections. After a
@@ -32,6 +34,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
+from uuid import uuid4
 
 import trio
 
@@ -136,6 +139,7 @@ class RoleControl:
         self._links = links
         self._order, self._orders = trio.open_memory_channel[RoleOrder](MAX_ORDERS)
         self._is_changing = False
+        self._hand_over_id = ""
         self.waiting: set[Connection] = set()
         """Connections whose requests wait for a change, which must not wait for them."""
 
@@ -180,15 +184,17 @@ class RoleControl:
         service, broker = self._service, self._service.broker
         config, is_open = broker.config, service.is_open
         serves = is_open and not service.fence_reason
+        is_changing = self._is_changing or self._orders.statistics().current_buffer_used > 0
         status = BrokerRoleStatus(
             broker_name=config.broker_name,
             cluster=config.broker_cluster_name,
             broker_id=config.broker_id,
             broker_role=config.replication.broker_role,
-            is_serving=serves and not self._is_changing,
-            state="changing its role" if self._is_changing else "serving" if serves else "fenced",
+            is_serving=serves and not is_changing,
+            state="changing its role" if is_changing else "serving" if serves else "fenced",
             reason=service.fence_reason,
             ha_port=config.ha_address_port,
+            hand_over_id=self._hand_over_id,
         )
         if is_open:
             status.log_start = broker.store.min_physical_offset
@@ -235,6 +241,7 @@ class RoleControl:
             return
         if request.log_end is not None:
             await self._copy_the_rest(request.log_end)
+            await self._refuse_a_withdrawn_order(request)
         elif not request.force:
             await self._refuse_while_the_master_lives()
         # A former master that hands over, or that an operator gave up, is still registered by the id 0.
@@ -254,6 +261,15 @@ class RoleControl:
                 ResponseCode.SYSTEM_ERROR,
                 f"the log of this slave ends at {end}, and the master's at {log_end}",
             )
+
+    async def _refuse_a_withdrawn_order(self, request: ChangeBrokerRole) -> None:
+        """Ask the master whether it still hands over by this order. Raises RequestError, or one of FAILURES."""
+        address = split_address(self._service.broker.replication.master_address)
+        with trio.fail_after(PROBE_TIMEOUT_S):
+            async with self._links.dial(*address) as connection:
+                master = await self._ask_status(connection)
+        if not request.hand_over_id or master.hand_over_id != request.hand_over_id:
+            raise _refused("the master does not hand over by this order any more")
 
     async def _refuse_while_the_master_lives(self) -> None:
         address = self._service.broker.replication.master_address
@@ -408,17 +424,22 @@ class RoleControl:
     async def _promote_slave(self, connection: Connection, address: tuple[str, int], log_end: int) -> None:
         """Order the promotion. Raises RequestError if the slave stays one, Unknown if that is not known."""
         role = self._service.broker.config.replication.broker_role
-        request = ChangeBrokerRole(broker_role=role, broker_id=MASTER_ID, log_end=log_end)
+        self._hand_over_id = str(uuid4())
+        request = ChangeBrokerRole(
+            broker_role=role, broker_id=MASTER_ID, log_end=log_end, hand_over_id=self._hand_over_id
+        )
         try:
             await connection.ask(request, PROMOTION_TIMEOUT_S, self._links.sign)
-        except RequestError:
-            # The slave says that something went wrong, maybe after it became master.
+        except Exception as error:
+            # Before the slave is asked: from now on it either refuses the order, or says that it changes its role.
+            self._hand_over_id = ""
             if await self._is_master_now(address):
                 return
-            raise
-        except (RemotingClosed, RemotingTimeout) as error:
-            if not await self._is_master_now(address):
-                raise _refused(f"the slave did not take over: {error}") from error
+            if isinstance(error, RequestError):
+                raise
+            raise _refused(f"the slave did not take over: {error}") from error
+        finally:
+            self._hand_over_id = ""
 
     async def _is_master_now(self, address: tuple[str, int]) -> bool:
         """Ask a slave that was to take over for its role, until it is settled. Raises Unknown."""

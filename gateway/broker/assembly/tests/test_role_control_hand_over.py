@@ -1,12 +1,14 @@
 """A master that hands over to its slave, and what happens when that fails at any step."""
 
+from functools import partial
+
 import pytest
 import trio
 from trio.testing import memory_stream_pair
 
 from codec.topics import TRANS_OP_TOPIC
 from gateway.broker.assembly import role_control
-from gateway.broker.assembly.role_control import UNKNOWN_S
+from gateway.broker.assembly.role_control import UNKNOWN_S, RoleOrder
 from gateway.broker.assembly.service import MAX_ANSWER_S
 from gateway.broker.replication.parts import PeerLinks
 from gateway.broker.replication.table_sync import TableSync
@@ -327,3 +329,70 @@ async def test_a_role_that_cannot_be_saved_ends_a_hand_over(cluster, monkeypatch
     assert (await both.role(both.slave)).broker_role == SLAVE
     assert (await both.client.ask(message())).queue_offset == 0
     assert "role not saved" in caplog.text
+
+
+def record_orders(monkeypatch, is_lost=False):
+    """Return a list that gets the orders of promotion; they do not arrive if they get lost."""
+    orders, ask = [], FrameConnection.ask
+
+    async def record(connection, request, *arguments, **keywords):
+        if isinstance(request, ChangeBrokerRole):
+            orders.append(request)
+            if is_lost:
+                raise RemotingTimeout("no answer")
+        return await ask(connection, request, *arguments, **keywords)
+
+    monkeypatch.setattr(FrameConnection, "ask", record)
+    return orders, ask
+
+
+@simulated
+async def test_an_order_that_arrives_when_the_master_has_gone_on_promotes_nobody(cluster, monkeypatch):
+    both = await pair(cluster)
+    await both.client.ask(message())
+    orders, ask = record_orders(monkeypatch, is_lost=True)
+    with pytest.raises(RequestError, match="the slave did not take over"):
+        await both.hand_over()
+    monkeypatch.setattr(FrameConnection, "ask", ask)
+    assert orders[0].log_end == both.slave.broker.store.max_physical_offset
+    with pytest.raises(RequestError, match="does not hand over by this order any more"):
+        await cluster.dial(both.slave.address).ask(orders[0], 30)
+    assert (await both.role(both.slave)).broker_role == SLAVE
+    assert (await both.client.ask(message())).queue_offset == 1
+
+
+@simulated
+async def test_an_order_that_is_sent_again_promotes_nobody(cluster, monkeypatch):
+    """Orders are signed, and a signature stays valid."""
+    both = await pair(cluster)
+    await both.client.ask(message())
+    orders, ask = record_orders(monkeypatch)
+    await both.hand_over()
+    monkeypatch.setattr(FrameConnection, "ask", ask)
+    await trio.sleep(5)
+    both.master, both.slave = both.slave, both.master
+    await both.hand_over()
+    both.master, both.slave = both.slave, both.master
+    await trio.sleep(5)
+    repeated = change_order(orders[0], log_end=both.master.broker.store.max_physical_offset)
+    with pytest.raises(RequestError, match="does not hand over by this order any more"):
+        await cluster.dial(both.slave.address).ask(repeated, 30)
+    assert (await both.role(both.slave)).broker_role == SLAVE
+
+
+def change_order(order, **fields):
+    names = ("broker_role", "broker_id", "hand_over_id")
+    return ChangeBrokerRole(**{**{name: getattr(order, name) for name in names}, **fields})
+
+
+@simulated
+async def test_a_broker_with_waiting_orders_does_not_say_that_its_role_is_settled(cluster):
+    both = await pair(cluster)
+    control = both.slave.service._roles
+    control._order.send_nowait(RoleOrder(trio.lowlevel.checkpoint))
+    control._order.send_nowait(RoleOrder(partial(trio.sleep, 1)))
+    assert not control.status().is_serving
+    await trio.sleep(0.1)
+    assert not control.status().is_serving
+    await trio.sleep(2)
+    assert control.status().is_serving
