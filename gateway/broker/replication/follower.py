@@ -349,7 +349,8 @@ class Follower:
         """Show why nothing is copied, and log it once until something else happens."""
         self.state, self.reason = state, str(error) or type(error).__name__
         if state != self._logged:
-            log.warning(state, extra={"master": self.master_address, "reason": self.reason})
+            extra = {"state": state, "master": self.master_address, "reason": self.reason}
+            log.warning("a slave does not copy its master", extra=extra)
             self._logged = state
 
     async def _stop_copying(self, end: int, changed: trio.Event) -> None:
