@@ -53,8 +53,8 @@ _DEVIATIONS: Final = (
         "batch-answered-with-one-id",
         "test_send.py::test_batch",
         SEND_HANDLER,
-        "view.message_ids(physical_offsets)",
-        "view.message_ids(physical_offsets[:1])",
+        "message_ids = view.message_ids(physical_offsets)",
+        "message_ids = view.message_ids(physical_offsets[:1])",
     ),
     deviation(
         "bodies",
@@ -213,7 +213,7 @@ _DEVIATIONS: Final = (
         "lost-broker-stays",
         "test_namesrv.py::test_lost",
         "gateway/namesrv/processors.py",
-        "        call.connection.on_close(namesrv.routes.unregister_owned_by)\n",
+        "        call.connection.on_close(partial(remove_brokers_of, namesrv))\n",
         "",
     ),
     deviation(

@@ -150,7 +150,12 @@ async def test_with_synchronous_flush_a_resumption_is_confirmed_when_it_is_on_th
     (given_up,) = queue(node, TRANS_CHECK_MAX_TOPIC)
     gate, held = node.broker.answer_gate, []
     gate.must_wait = True
-    gate.hold = lambda connection, answer, position, *more: held.append(position) or answer
+
+    def hold(connection, answer, position, *more):
+        held.append(position)
+        return answer
+
+    gate.hold = hold
     await producer.connection.ask(ResumeCheckHalfMessage(topic="orders", msg_id=given_up.msg_id))
     assert held == [node.broker.store.max_physical_offset]
 
