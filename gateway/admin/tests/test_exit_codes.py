@@ -13,6 +13,8 @@ from toolkit.exit_codes import ExitCode
 
 ROOMS = ("topic", "group", "cluster", "produce", "consume", "message", "dlq", "debug")
 """Commands of the command line whose subcommands all ask servers; those of `broker` and `namesrv` also run them."""
+NOBODY = "HOST:PORT"
+"""Stands for the address of a broker that does not answer, for commands that ask it without a namesrv."""
 ARGUMENTS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("topic", "list"): (),
     ("topic", "describe"): ("t",),
@@ -35,6 +37,9 @@ ARGUMENTS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("dlq", "peek"): ("g",),
     ("dlq", "resend"): ("g", "--yes"),
     ("debug", "bundle"): (),
+    ("broker", "status"): (),
+    ("broker", "promote"): ("b", "--yes"),
+    ("broker", "demote"): (NOBODY, "--yes"),
     ("broker", "config", "get"): (),
     ("broker", "config", "set"): ("fileReservedTime=48", "--yes"),
     ("namesrv", "config", "get"): (),
@@ -76,7 +81,8 @@ def test_nobody_answers(
     command: tuple[str, ...], closed_port: str, tmp_path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(cli.main, [*command, *ARGUMENTS[command], "--namesrv", closed_port])
+    arguments = [closed_port if text == NOBODY else text for text in ARGUMENTS[command]]
+    result = CliRunner().invoke(cli.main, [*command, *arguments, "--namesrv", closed_port])
     if command == ("cluster", "health"):  # whose verdict it is
         assert result.exit_code in (ExitCode.FAILED, ExitCode.REFUSED)
     else:
