@@ -14,7 +14,8 @@ end of the broker. `BrokerService.rebuild` replaces everything behind them:
    new role, and whoever holds the `Broker` gets the new one (`add_follower`). Held requests are passed on.
 
 If a step fails, the broker is *fenced*: it has no store, refuses every request, says so in `/readyz`, and leaves the
-namesrvs. The next `rebuild` begins with step 3. A crash at any step leaves a store that the next start recovers.
+namesrvs. The next `rebuild` begins with step 3; a slave that needs the change tries again by itself. A crash at any
+step leaves a store that the next start recovers.
 """
 
 import logging
@@ -80,6 +81,9 @@ NAME_OWNER: Final = "ownership of the broker name"
 COPYING: Final = "copying the master"
 """The name under which a slave that cannot copy is shown beside background tasks."""
 MAX_CHANGES: Final = 8
+MIN_REPEAT_PAUSE_S: Final = 1.0
+MAX_REPEAT_PAUSE_S: Final = 30.0
+"""Pauses before a change that is needed, and for which there was no room, is tried again."""
 MAX_ANSWER_S: Final = 5.0
 """Longest wait for the answers to requests that began before a change."""
 
@@ -105,6 +109,7 @@ class PartsChange:
     """An order to build the parts again; ``finish`` is called with None, or with what went wrong.
 
     A change that is ``needed`` fences the broker if it fails at any step: it must not serve with its previous parts.
+    If there was no room for it, or the disk did not work, it is tried again.
     """
 
     change_config: ChangeConfig
@@ -177,6 +182,8 @@ class BrokerService:
         self._order_change, self._changes = trio.open_memory_channel[PartsChange](MAX_CHANGES)
         self._is_open = True
         self._is_resting = False
+        self._failed_change: PartsChange | None = None
+        self._repeat_pause_s = MIN_REPEAT_PAUSE_S
         self._has_unsaved_tables = False
 
     def _bind_handlers(self, broker: Broker) -> dict[int, Handler]:
@@ -275,11 +282,12 @@ class BrokerService:
         between: Callable[[], object],
         finish: Callable[[Exception | None], None] = lambda failure: None,
     ) -> None:
-        """Have the parts replaced as `rebuild` does, and ``finish`` called afterwards with the failure or None.
+        """Have the parts replaced as `rebuild` does a needed change, and ``finish`` called afterwards.
 
-        Raises trio.WouldBlock while too many changes are outstanding.
+        It gets the failure or None, and is called again after each further attempt. Raises trio.WouldBlock while too
+        many changes are outstanding.
         """
-        self._order_change.send_nowait(PartsChange(change_config, between, finish))
+        self._order_change.send_nowait(PartsChange(change_config, between, finish, needed=True))
 
     async def _run_parts(self) -> None:
         """Run the background tasks, and replace the parts whenever that is ordered."""
@@ -287,11 +295,29 @@ class BrokerService:
             async with trio.open_nursery() as nursery:
                 if self._is_open:
                     self.start_tasks(nursery)
-                change = await self._changes.receive()
+                change = await self._receive_change()
                 if self._is_open:
                     await self._settle_requests()
                 nursery.cancel_scope.cancel()
             await self._replace_parts(change)
+
+    async def _receive_change(self) -> PartsChange:
+        """Wait for the next change, or until the one that failed is to be tried again."""
+        with trio.move_on_after(inf if self._failed_change is None else self._repeat_pause_s):
+            return await self._changes.receive()
+        assert self._failed_change is not None
+        return self._failed_change
+
+    def _plan_attempt(self, change: PartsChange, failure: Exception | None) -> None:
+        """Have a needed change tried again if it failed for a reason that may pass."""
+        if not change.needed or not isinstance(failure, StoreFull | OSError):
+            self._failed_change = None
+            return
+        is_repeated = change is self._failed_change
+        self._repeat_pause_s = (
+            min(2 * self._repeat_pause_s, MAX_REPEAT_PAUSE_S) if is_repeated else MIN_REPEAT_PAUSE_S
+        )
+        self._failed_change = change
 
     async def rest(self, served: AbstractSet[int]) -> None:
         """Store and change nothing more until `resume` or a rebuild; only requests of the ``served`` codes are served.
@@ -363,6 +389,7 @@ class BrokerService:
             else:
                 self._adopt(broker)
             nursery.cancel_scope.cancel()
+        self._plan_attempt(change, failure)
         self.tasks.record_outcome(ROLE_CHANGE, failure)
         self._settle_held()
         for follower in self._followers:

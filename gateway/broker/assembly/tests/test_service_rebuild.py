@@ -376,3 +376,55 @@ async def test_a_change_waits_while_many_others_are_outstanding(cluster):
         node.service.order_rebuild(same, lambda: None)
     await node.service.rebuild(with_id(1))
     assert node.broker.config.role is Role.SLAVE
+
+
+@pytest.mark.parametrize("error", [StoreFull("no room"), OSError("bad disk")])
+@simulated
+async def test_a_slave_tries_a_change_again_that_it_needs(cluster, error):
+    """Such as a cut of its log: it would stay fenced although there is room again."""
+    node = await cluster.add_broker(broker_role=SLAVE, broker_id=1)
+    attempts_s, outcomes = [], []
+
+    def cut():
+        attempts_s.append(trio.current_time())
+        if len(attempts_s) < 4:
+            raise error
+
+    start = trio.current_time()
+    node.service.order_rebuild(same, cut, outcomes.append)
+    await trio.sleep(0.5)
+    assert not node.service.is_open
+    await trio.sleep(10)
+    assert node.service.is_open
+    assert outcomes == [error, error, error, None]
+    assert [round(attempt_s - start) for attempt_s in attempts_s] == [0, 1, 3, 7]
+    assert not node.service.tasks.failing
+    await trio.sleep(60)
+    assert len(attempts_s) == 4
+
+
+@simulated
+async def test_another_change_replaces_one_that_is_tried_again(cluster):
+    node = await cluster.add_broker(broker_role=SLAVE, broker_id=1)
+    node.service.order_rebuild(same, fail)
+    await trio.sleep(5)
+    await node.service.rebuild(with_id(0))
+    assert node.broker.config.role is Role.MASTER
+    before = node.broker
+    await trio.sleep(60)
+    assert node.broker is before
+
+
+@simulated
+async def test_a_change_that_can_never_succeed_is_not_tried_again(cluster):
+    node = await cluster.add_broker(broker_role=SLAVE, broker_id=1)
+    attempts = []
+
+    def damage():
+        attempts.append(None)
+        raise ValueError("topics.json cannot be read")
+
+    node.service.order_rebuild(same, damage)
+    await trio.sleep(100)
+    assert len(attempts) == 1
+    assert not node.service.is_open
