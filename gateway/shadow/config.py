@@ -19,7 +19,7 @@ from gateway.shadow.cutover.settings import CutoverSettings
 from gateway.shadow.mirror.rules import MirrorRules
 from gateway.shadow.mirror.settings import MirrorRule, MirrorSettings
 from gateway.shadow.proxy.settings import ListenSettings
-from gateway.shadow.replication.settings import ReplicationSettings
+from gateway.shadow.replication.settings import QueueCopySettings
 from gateway.shadow.report.settings import ReportSettings
 from toolkit.settings import SettingsError, setting
 from toolkit.toml_tables import find_old_path, load_table, move_renamed_settings, parse_toml
@@ -48,8 +48,8 @@ class ShadowConfig:
         "Rules that select requests and their mirror mode; the first match wins. Default: everything, async.",
     )
     mirroring: MirrorSettings = setting(MirrorSettings, "Limits of mirroring.")
-    replication: ReplicationSettings = setting(
-        ReplicationSettings,
+    replication: QueueCopySettings = setting(
+        QueueCopySettings,
         'Offset-preserving replication to a target of kind "ours".',
     )
     capture: CaptureSettings = setting(CaptureSettings, "Recording of traffic to files.")

@@ -340,7 +340,7 @@ def test_a_timer_that_fired_after_the_cut_fires_again() -> None:
 
 
 def test_a_deletion_after_the_cut_is_undone() -> None:
-    """Whether the master deleted the topic as well is not known; if it did, its note comes again."""
+    """The master may not have deleted the topic; if it did, its note comes again."""
     files, clock = CrashFiles(), FakeClock()
     store = MessageStore.open(CONFIG, files, clock)
     for _ in range(3):

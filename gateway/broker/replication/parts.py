@@ -33,7 +33,7 @@ class PeerLinks:
 
 @dataclass(frozen=True, slots=True)
 class SlaveParts:
-    """What a slave has besides: where its master is, and the tasks that copy its log and its tables."""
+    """The further parts of a slave: where its master is, and the tasks that copy its log and its tables."""
 
     lookup: MasterLookup
     follower: Follower

@@ -1,4 +1,4 @@
-"""How replication is doing, as people see it: in `brokerStatus`, metrics, `/readyz` and `rmq-gateway cluster`."""
+"""The state of replication as people see it: in `brokerStatus`, metrics, `/readyz` and `rmq-gateway cluster`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -17,7 +17,7 @@ from gateway.shadow.clusters.metadata_sync import copy_topic, is_system_topic, t
 from gateway.shadow.replication.queue_copier import PullOptions, QueueCopier, QueuePlace
 from gateway.shadow.replication.queue_feed import FeedPhase, QueueFeed
 from gateway.shadow.replication.read_ahead import ReadAheadBudget
-from gateway.shadow.replication.settings import ReplicationSettings
+from gateway.shadow.replication.settings import QueueCopySettings
 from remoting.bodies.topics import TopicConfig
 from remoting.errors import RequestError
 from remoting.requests.topics import GetTopicConfig
@@ -45,7 +45,7 @@ class FeedSet:
         self,
         primary: Cluster,
         target: Cluster,
-        settings: ReplicationSettings,
+        settings: QueueCopySettings,
         target_of: Callable[[str], str],
         selects_queue: QueueSelector,
     ) -> None:

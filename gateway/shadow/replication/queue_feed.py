@@ -13,7 +13,7 @@ import trio
 
 from gateway.shadow.replication.queue_copier import QueueCopier, QueueStuck
 from gateway.shadow.replication.read_ahead import ReadAheadBudget, ReadAheadCopier
-from gateway.shadow.replication.settings import ReplicationSettings
+from gateway.shadow.replication.settings import QueueCopySettings
 from toolkit.rate_limiter import TrioRateLimiter
 
 PrepareQueue = Callable[[], Awaitable[None]]
@@ -36,7 +36,7 @@ class QueueFeed:
     def __init__(
         self,
         copier: QueueCopier,
-        settings: ReplicationSettings,
+        settings: QueueCopySettings,
         rate_limiter: TrioRateLimiter,
         budget: ReadAheadBudget,
         prepare: PrepareQueue,

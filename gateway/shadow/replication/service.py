@@ -25,7 +25,7 @@ from gateway.shadow.mirror.settings import OFF, STRICT_DUAL, SYNC_BEST_EFFORT, T
 from gateway.shadow.replication.consumer_offset_sync import ConsumerOffsetSync
 from gateway.shadow.replication.feed_set import FeedSet
 from gateway.shadow.replication.replication_writer import ReplicationWriter
-from gateway.shadow.replication.settings import ReplicationSettings
+from gateway.shadow.replication.settings import QueueCopySettings
 from gateway.shadow.traffic.subject import Subject
 
 HEAL_INTERVAL_S: Final = 1.0
@@ -39,7 +39,7 @@ class ReplicationService:
 
     def __init__(
         self,
-        settings: ReplicationSettings,
+        settings: QueueCopySettings,
         declared: Mapping[str, str],
         primary: Cluster,
         target: Cluster,

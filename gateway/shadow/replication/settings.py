@@ -7,7 +7,7 @@ from toolkit.settings import setting
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicationSettings:
+class QueueCopySettings:
     """Limits and choices for reading the primary's queues and copying them to the target."""
 
     reader_group: str = setting(

@@ -7,7 +7,7 @@ import trio
 from codec.message import Message, iter_messages
 from gateway.broker.broker import Broker
 from gateway.shadow.replication.feed_set import FeedSet
-from gateway.shadow.replication.settings import ReplicationSettings
+from gateway.shadow.replication.settings import QueueCopySettings
 from gateway.shadow.tests.two_clusters import ClusterView
 from remoting.bodies.topics import TopicConfig
 from storage.append import NewMessage
@@ -25,7 +25,7 @@ class ReplicatedClusters:
 
     def __init__(self, primary: ClusterView, target: ClusterView, **settings: Any) -> None:
         self.primary, self.target = primary, target
-        self.settings = ReplicationSettings(**{"wait_ms": 1000, "discover_ms": 1000, **settings})
+        self.settings = QueueCopySettings(**{"wait_ms": 1000, "discover_ms": 1000, **settings})
         self.topics = {"t"}
         self.feeds = FeedSet(primary, target, self.settings, lambda name: name, self.selects_queue)
         self.files = MemoryFiles()

@@ -163,7 +163,7 @@ def test_unset_a_message_is_stored_without_a_slave():
 
 
 class Model:
-    """What is connected, as a list of events; everything is counted anew for each question."""
+    """The connections as a list of events; everything is counted anew for each answer."""
 
     def __init__(self, settings):
         self.settings = settings

@@ -1,4 +1,4 @@
-"""What the clients of a simulation saw, and the judgement on it."""
+"""The history that the clients of a simulation saw, and the judgement on it."""
 
 from collections import defaultdict
 from dataclasses import dataclass, field
