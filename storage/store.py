@@ -610,6 +610,14 @@ class MessageStore:
         """Return the offset that the next message of each queue gets, for `begin_empty_queues_at` of a replica."""
         return {(queue.topic, queue.queue_id): queue.next_offset for queue in self._queue_set.queues()}
 
+    def ends_of_empty_queues(self) -> dict[tuple[str, int], int]:
+        """Return as `queue_ends` does, but only for queues whose messages have all expired."""
+        return {
+            (queue.topic, queue.queue_id): queue.next_offset
+            for queue in self._queue_set.queues()
+            if 0 < queue.next_offset <= queue.min_offset
+        }
+
     def begin_empty_queues_at(self, ends: Mapping[tuple[str, int], int]) -> None:
         """Let queues without any message continue at these offsets, which the former master gave out; blocks.
 
@@ -679,6 +687,11 @@ class MessageStore:
     def durable_offset(self) -> int:
         """The physical offset below which everything is on the disk."""
         return self.commit_log.durable_offset
+
+    @property
+    def queued_until(self) -> int:
+        """The physical offset below which all messages have their queue entries."""
+        return self.commit_log.queued_until
 
     @property
     def min_physical_offset(self) -> int:

@@ -1,6 +1,6 @@
 """The body by which a master of this project gives its slaves the tables that official slaves do not copy."""
 
-from remoting.fields import field, i64
+from remoting.fields import field, i32, i64
 from remoting.json_body import JsonBody
 
 
@@ -19,8 +19,12 @@ class ReplicatedAccounts(JsonBody):
 
 
 class ReplicatedTables(JsonBody):
-    """The content of consumerFilter.json and consumerOrderInfo.json, and the deletions of topics."""
+    """The content of consumerFilter.json and consumerOrderInfo.json, and the deletions of topics.
+
+    ``empty_queues`` has, by topic and queue id, the next offset of each queue whose messages have all expired.
+    """
 
     consumer_filters: str = ""
     ordered_pops: str = ""
     deleted_topics: dict[str, DeletedTopic] = field(factory=dict)
+    empty_queues: dict[str, dict[i32, i64]] = field(factory=dict)

@@ -15,15 +15,21 @@ handlers: HandlerTable[Broker] = HandlerTable()
 
 @GetReplicatedTables.on(handlers)
 async def get_replicated_tables(broker: Broker, request: GetReplicatedTables) -> GetReplicatedTablesReply:
-    """Return SQL filters, ordered pops and the deletions of topics."""
+    """Return SQL filters, ordered pops, the deletions of topics and the ends of queues without messages."""
     filters = await broker.consumer_filters.encode()
     pops = await broker.pop.state.ordered_pops.encode()
     deletions = {
         topic: DeletedTopic(log_end=log_end, time_ms=time_ms)
         for topic, (log_end, time_ms) in broker.store.deletion_notes.items()
     }
+    empty_queues: dict[str, dict[int, int]] = {}
+    for (topic, queue_id), end in broker.store.ends_of_empty_queues().items():
+        empty_queues.setdefault(topic, {})[queue_id] = end
     tables = ReplicatedTables(
-        consumer_filters=filters.decode(), ordered_pops=pops.decode(), deleted_topics=deletions
+        consumer_filters=filters.decode(),
+        ordered_pops=pops.decode(),
+        deleted_topics=deletions,
+        empty_queues=empty_queues,
     )
     return GetReplicatedTablesReply(data=tables)
 

@@ -21,7 +21,7 @@ that is missing in the answer may have been created again since.
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -60,7 +60,7 @@ from remoting.requests.pop import GetAllMessageRequestMode
 from remoting.requests.replication import GetReplicatedAccounts, GetReplicatedTables, RaiseConsumerOffsets
 from remoting.requests.timers import GetTimerCheckPoint, GetTimerMetrics
 from remoting.requests.topics import GetAllTopicConfig
-from storage.errors import StoreFull
+from storage.errors import StoreError, StoreFull
 from storage.store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -84,6 +84,7 @@ COPIED_POLL_S: Final = 0.5
 MAX_RESTARTS: Final = 5
 """Number of times that a paged listing begins anew because the table changed meanwhile."""
 
+QueueEnds = Mapping[tuple[str, int], int]
 Entry = TypeVar("Entry", TopicConfig, SubscriptionGroupConfig)
 
 
@@ -171,7 +172,8 @@ class TableSync:
                 log.warning("progress of the master cannot be read", extra={"reason": str(error)})
 
     def _apply_copied(self) -> None:
-        end = self._parts.store.max_physical_offset
+        # Ends of queues need more than the log: a queue must not be taken for empty that has messages in it.
+        end = self._parts.store.queued_until
         self._waiting_timers.apply_until(end)
         self._waiting_tables.apply_until(end)
 
@@ -237,7 +239,7 @@ class TableSync:
         self._note_address()
         await self._sync_timers(connection)
         # Deletions before offsets, see above.
-        await self._sync_private_tables(connection)
+        empty_queues = await self._sync_private_tables(connection)
         deleted_topics = await self._sync_topics(connection)
         deleted_groups = await self._sync_groups(connection)
         offsets = parse_offsets(await self._ask(connection, GetAllConsumerOffset())).offset_table
@@ -256,6 +258,7 @@ class TableSync:
         def apply() -> None:
             self._parts.offsets.merge(own_progress)
             self._parts.delay_service.merge(delays)
+            self._begin_empty_queues(empty_queues)
 
         self._waiting_tables.add(await self._ask_log_end(connection), apply)
         self._apply_copied()
@@ -373,16 +376,17 @@ class TableSync:
             if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise
 
-    async def _sync_private_tables(self, connection: Connection) -> None:
+    async def _sync_private_tables(self, connection: Connection) -> QueueEnds:
+        """Copy the tables that only a master of this project has; return the ends of its queues without messages."""
         if not self._is_ours:
-            return
+            return {}
         try:
             reply = await connection.ask(GetReplicatedTables(), TIMEOUT_S, self._sign)
         except RequestError as error:
             if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise
             self._is_ours = False
-            return
+            return {}
         tables = reply.data
         for topic, deletion in tables.deleted_topics.items():
             self._repeat_deletion(topic, deletion.log_end, deletion.time_ms)
@@ -391,6 +395,18 @@ class TableSync:
         if tables.ordered_pops:
             self._parts.ordered_pops.adopt(tables.ordered_pops.encode())
         await self._sync_accounts(connection)
+        return {
+            (topic, queue_id): end
+            for topic, queues in tables.empty_queues.items()
+            for queue_id, end in queues.items()
+        }
+
+    def _begin_empty_queues(self, ends: QueueEnds) -> None:
+        """Let queues whose messages have all expired go on where the master's do, after a promotion."""
+        try:
+            self._parts.store.begin_empty_queues_at(ends)
+        except StoreError as error:
+            log.warning("ends of empty queues not taken over", extra={"reason": str(error)})
 
     async def _sync_accounts(self, connection: Connection) -> None:
         """Copy users and policies, if this broker has a table of them and its own user may read the master's."""

@@ -26,6 +26,7 @@ from remoting.requests.replication import GetReplicatedTables, RaiseConsumerOffs
 from remoting.requests.timers import GetTimerMetrics
 from remoting.requests.topics import DeleteTopicInBroker
 from storage.replica_log import ReplicaLog
+from storage.store import MessageStore
 
 OWN_GROUPS = (TRANS_GROUP, REVIVE_GROUP, SEEN_GROUP)
 FULL_COPY_S = table_sync.TABLES_INTERVAL_S + table_sync.TIMER_INTERVAL_S + 1
@@ -388,3 +389,24 @@ async def test_a_master_that_refuses_progress_is_copied_all_the_same(
     messages = [record.message for record in caplog.records]
     assert messages.count("the master refuses progress of consumers") == 1
     assert "tables of the master not copied" not in messages
+
+
+@simulated
+async def test_a_queue_whose_messages_have_expired_goes_on_at_the_slave_where_it_ended(
+    cluster: Cluster,
+) -> None:
+    pair = await pair_of(cluster)
+    client = cluster.dial(pair.master_node.address)
+    await client.ask(message())
+    pair.master.store.begin_empty_queues_at({("old", 3): 17})
+    assert pair.master.store.min_offset("old", 3) == pair.master.store.max_offset("old", 3) == 17
+    await pair.copy()
+    assert pair.slave.store.max_offset("old", 3) == 0, "messages of it may still come"
+    copy_log(pair)
+    await trio.sleep(1)
+    assert pair.slave.store.max_offset("old", 3) == 17
+    assert pair.slave.store.max_offset("orders", 0) == 1
+    # It stays so, and a restart does not forget it.
+    await pair.slave_node.stop()
+    again = MessageStore.open(pair.slave.store.config, pair.slave.store.files)
+    assert again.max_offset("old", 3) == 17
