@@ -131,8 +131,7 @@ class LocalBrokers:
             on_name_taken=service.note_other_master,
         )
         service.add_follower(registrar)
-        if broker.store.was_used:
-            await registrar.look_for_other_master()
+        await registrar.look_for_other_master()
         registrar.register_locally()
         nursery.start_soon(service.run, listeners)
         nursery.start_soon(service.tasks.keep_running, "registration", registrar.run)

@@ -232,8 +232,7 @@ class Cluster:
             broker, PORT, routes, self.client, lookup=lookup, on_name_taken=service.note_other_master
         )
         service.add_follower(registrar)
-        if broker.store.was_used:
-            await registrar.look_for_other_master()
+        await registrar.look_for_other_master()
         registrar.register_locally()
         return await self._start(Node(service, (host, PORT), registrar))
 

@@ -666,6 +666,26 @@ async def test_a_former_master_that_comes_back_stores_nothing(cluster):
     assert not back.service.tasks.failing
 
 
+@simulated
+async def test_a_master_whose_store_was_moved_away_stores_nothing_beside_its_successor(cluster, monkeypatch):
+    """The saved role of a master that was demoted by a request may be gone with its store.
+
+    It asks before it serves: here it never registers.
+    """
+    await cluster.namesrv()
+    successor = await cluster.add_broker()
+    await trio.sleep(1)
+
+    async def wait(registrar):
+        await trio.sleep_forever()
+
+    monkeypatch.setattr("gateway.broker.assembly.registration.Registrar.run", wait)
+    empty = await cluster.add_broker()
+    with pytest.raises(RequestError, match=r"the live broker at 10\.0\.1\.1:10911 has the name"):
+        await cluster.dial(empty.address).ask(message())
+    await cluster.dial(successor.address).ask(message())
+
+
 @pytest.mark.parametrize("takes_over_name", [False, True])
 @simulated
 async def test_a_master_notices_at_its_next_registration_that_another_one_has_the_name(
