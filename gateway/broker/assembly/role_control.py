@@ -52,7 +52,7 @@ from remoting.requests.admin import GetBrokerRuntimeInfo
 from remoting.requests.groups import GetAllSubscriptionGroupConfig
 from remoting.requests.offsets import GetAllConsumerOffset, GetAllDelayOffset
 from remoting.requests.pop import GetAllMessageRequestMode
-from remoting.requests.replication import GetReplicatedTables
+from remoting.requests.replication import GetReplicatedTables, OpenReplication, RaiseConsumerOffsets
 from remoting.requests.roles import (
     BrokerRoleReply,
     BrokerRoleStatus,
@@ -84,9 +84,11 @@ COPYING: Final = frozenset(
         GetTimerCheckPoint,
         GetTimerMetrics,
         GetReplicatedTables,
+        OpenReplication,
+        RaiseConsumerOffsets,
     )
 )
-"""Requests with which a slave copies its master's tables."""
+"""Requests with which a slave copies its master's log and tables, and returns the progress of its consumers."""
 MAX_ORDERS: Final = 4
 MAX_BEHIND_BYTES: Final = 8 * 1024 * 1024
 """Largest distance of a slave at which its master begins to hand over: about a tenth of a second of copying."""
@@ -140,6 +142,7 @@ class RoleControl:
         self._order, self._orders = trio.open_memory_channel[RoleOrder](MAX_ORDERS)
         self._is_changing = False
         self._hand_over_id = ""
+        self._always_takes_over_name = service.broker.config.takes_over_name
         self.waiting: set[Connection] = set()
         """Connections whose requests wait for a change, which must not wait for them."""
 
@@ -317,7 +320,7 @@ class RoleControl:
 
         def change_config(config: BrokerConfig) -> BrokerConfig:
             config = with_role(config, broker_role, broker_id, ha_master_address=ha_master_address)
-            config = replace(config, takes_over_name=takes_over_name)
+            config = replace(config, takes_over_name=takes_over_name or self._always_takes_over_name)
             changed.append(config)
             return config
 

@@ -141,3 +141,17 @@ async def test_a_master_that_cannot_hand_over_goes_on(cluster, target):
     assert (status.broker_role, status.is_serving) == (ASYNC_MASTER, True)
     await client.ask(message(properties={"DELAY": "1"}))
     assert not node.service.tasks.failing
+
+
+@pytest.mark.parametrize("takes_over_name", [False, True])
+@simulated
+async def test_a_broker_that_is_configured_to_take_its_name_over_still_does_after_a_change(
+    cluster, takes_over_name
+):
+    node = await cluster.add_broker(takes_over_name=takes_over_name)
+    await change(cluster, node, SLAVE, 1)
+    assert node.broker.config.takes_over_name == takes_over_name
+    await change(cluster, node, ASYNC_MASTER, 0, force=True)
+    assert node.broker.config.takes_over_name
+    await change(cluster, node, SLAVE, 1)
+    assert node.broker.config.takes_over_name == takes_over_name

@@ -10,6 +10,7 @@ from codec.topics import TRANS_OP_TOPIC
 from gateway.broker.assembly import role_control
 from gateway.broker.assembly.role_control import UNKNOWN_S, RoleOrder
 from gateway.broker.assembly.service import MAX_ANSWER_S
+from gateway.broker.limits.request_pause import MAX_HOLD_S
 from gateway.broker.replication.parts import PeerLinks
 from gateway.broker.replication.table_sync import TableSync
 from gateway.config.replication import ASYNC_MASTER, SLAVE, SYNC_MASTER, Role
@@ -399,3 +400,16 @@ async def test_a_broker_with_waiting_orders_does_not_say_that_its_role_is_settle
     assert not control.status().is_serving
     await trio.sleep(2)
     assert control.status().is_serving
+
+
+@simulated
+async def test_progress_that_the_slave_returns_does_not_hold_the_hand_over_up(cluster):
+    both = await pair(cluster)
+    for number in range(3):
+        await both.client.ask(message(body=b"%d" % number))
+    await trio.sleep(70)  # The slave has copied the tables since.
+    both.slave.broker.offsets.commit_offset("GID", "orders", 0, 2)
+    start = trio.current_time()
+    assert (await both.hand_over()).broker_role == SLAVE
+    assert trio.current_time() - start < MAX_HOLD_S
+    assert both.slave.broker.offsets.query_offset("GID", "orders", 0) == 2
