@@ -249,6 +249,7 @@ class RoleControl:
             await self._refuse_while_the_master_lives()
         # A former master that hands over, or that an operator gave up, is still registered by the id 0.
         takes_over = request.force or request.log_end is not None
+        service.pass_on_to(None)
         await self._rebuild(request.broker_role, MASTER_ID, takes_over_name=takes_over)
         log.warning("broker became master", extra={"broker": config.broker_name})
 
@@ -298,6 +299,7 @@ class RoleControl:
 
     async def demote(self, request: ChangeBrokerRole) -> None:
         """Make this broker a slave, which cuts its log to where it is the same as its master's."""
+        self._service.pass_on_to(None)
         await self._rebuild(SLAVE, request.broker_id, ha_master_address=request.ha_master_address)
         extra = {"broker": self._service.broker.config.broker_name, "broker_id": request.broker_id}
         log.warning("broker became slave", extra=extra)
@@ -362,7 +364,7 @@ class RoleControl:
                     raise
                 finally:
                     nursery.cancel_scope.cancel()
-        service.relay = Relay(address, self._links.dial, trio.current_time() + RELAY_S)
+        service.pass_on_to(Relay(address, self._links.dial, trio.current_time() + RELAY_S))
         # Another broker is the master now: whatever goes wrong here, this one must not serve as one again.
         await self._rebuild(SLAVE, slave.broker_id, ha_master_address="", needed=True)
         ha_address = f"{_bracketed(address[0])}:{slave.ha_port}"

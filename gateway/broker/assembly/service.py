@@ -342,6 +342,12 @@ class BrokerService:
         self._is_resting = True
         self.end_batch()
 
+    def pass_on_to(self, relay: Relay | None) -> None:
+        """Pass requests on to another master, or to none, once this broker is a slave."""
+        if self.relay is not None:
+            self.relay.end()
+        self.relay = relay
+
     def resume(self) -> None:
         """Serve again as before `rest`."""
         self._is_resting = False

@@ -7,6 +7,9 @@ although the new master is ready. So the former one passes such requests on, and
 
 A request whose outcome is not known, because the connection broke, is refused with SYSTEM_BUSY: the client sends the
 message again, and it may be stored twice, as with any connection that breaks.
+
+A request that was passed on is not passed on again: two brokers that changed their roles twice would send it to and
+fro. A flag of the frame marks it, because the signature does not cover flags.
 """
 
 import logging
@@ -26,6 +29,8 @@ log = logging.getLogger(__name__)
 
 RELAY_S: Final = 120.0
 """Four times the interval in which stock clients ask for routes."""
+FLAG_RELAYED: Final = 1 << 8
+"""Set in requests that were passed on; the official flags are 1 and 2."""
 CONNECT_WAIT_S: Final = 2.0
 ANSWER_TIMEOUT_S: Final = 10.0
 RETRY_S: Final = 0.2
@@ -40,6 +45,7 @@ class Relay:
         self.address = address
         self._dial = dial
         self._end_s = end_s
+        self._scope = trio.CancelScope()
         self._connection: Connection | None = None
         self._connected = trio.Event()
         self.passed_on = 0
@@ -55,9 +61,15 @@ class Relay:
         """False once the time is over."""
         return trio.current_time() < self._end_s
 
+    def end(self) -> None:
+        """Pass nothing on from now on: this broker got another role."""
+        self._end_s = trio.current_time()
+        self._scope.cancel()
+
     async def run(self) -> None:
         """Keep a connection open until the time is over."""
-        with trio.move_on_at(self._end_s):
+        self._scope.deadline = self._end_s
+        with self._scope:
             while True:
                 try:
                     async with self._dial(*self.address) as connection:
@@ -74,8 +86,11 @@ class Relay:
         connection.spawn(self._pass_on, connection, command)
 
     def takes(self, command: Command) -> bool:
-        """Tell whether a request can be passed on: one of this process has no signature that another broker accepts."""
-        return self.is_active and not isinstance(command, LocalCommand)
+        """Return False once the time is over, for a request that was passed on already, and for one of this process.
+
+        That one has no signature that another broker accepts.
+        """
+        return self.is_active and not command.flag & FLAG_RELAYED and not isinstance(command, LocalCommand)
 
     async def _pass_on(self, connection: Connection, command: Command) -> None:
         try:
@@ -99,7 +114,7 @@ class Relay:
             raise RemotingClosed("it cannot be reached")
         passed = Command(
             command.code,
-            flag=command.flag,
+            flag=command.flag | FLAG_RELAYED,
             ext=dict(command.ext),
             body=command.body,
             language=command.language,

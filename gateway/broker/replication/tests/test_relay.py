@@ -5,10 +5,11 @@ import trio
 
 from codec.constants import ResponseCode
 from gateway.broker.replication.relay import RELAY_S, Relay
-from gateway.config.replication import SLAVE
+from gateway.config.replication import ASYNC_MASTER, SLAVE
 from gateway.tests.cluster import bodies, message, pull, settle, simulated
 from gateway.tests.configs import change_config
 from remoting.errors import RequestError
+from remoting.requests.roles import ChangeBrokerRole
 
 TOPIC_TOO_LONG = 29
 
@@ -64,3 +65,38 @@ async def test_pulls_are_not_passed_on(cluster):
     with pytest.raises(RequestError):
         await client.ask(pull(topic="unknown"))
     assert old.service.relay.passed_on == 1
+
+
+@simulated
+async def test_a_request_that_was_passed_on_is_not_passed_on_again(cluster):
+    """Two brokers that handed over to each other would send it to and fro for the whole time."""
+    first, second = await handed_over(cluster)
+    second.service.relay = back = Relay(first.address, cluster.client, trio.current_time() + RELAY_S)
+    await second.service.rebuild(lambda config: change_config(config, broker_role=SLAVE, broker_id=2))
+    cluster.nursery.start_soon(back.run)
+    await settle()
+    with pytest.raises(RequestError, match="the slave 2 of broker-a"):
+        await cluster.dial(first.address).ask(message())
+    assert (first.service.relay.passed_on, back.passed_on) == (1, 0)
+
+
+@pytest.mark.parametrize("broker_role", [SLAVE, ASYNC_MASTER])
+@simulated
+async def test_nothing_is_passed_on_after_another_change_of_role(cluster, broker_role):
+    old, new = await handed_over(cluster)
+    relay = old.service.relay
+    broker_id = 3 if broker_role == SLAVE else 0
+    client = cluster.dial(old.address)
+    assert len(new.service.server.connections) == 1
+    await client.ask(ChangeBrokerRole(broker_role=broker_role, broker_id=broker_id, force=True), 30)
+    assert old.service.relay is None
+    assert not relay.is_active
+    await settle()
+    assert not new.service.server.connections
+    if broker_role == SLAVE:
+        with pytest.raises(RequestError, match="the slave 3 of broker-a"):
+            await client.ask(message())
+    else:
+        await client.ask(message())
+        assert old.broker.store.max_physical_offset > 0
+    assert relay.passed_on == 0
