@@ -186,7 +186,7 @@ class BrokerBuilder:
             services.group_commit.close()
             raise
         if config.role is Role.SLAVE:
-            replication.slave = slave = _slave_parts(broker, self._links)
+            replication.slave = slave = _slave_parts(broker, self._links, self._run_blocking)
             replication.follower = slave.follower
         return broker
 
@@ -200,7 +200,7 @@ class BrokerBuilder:
         )
 
 
-def _slave_parts(broker: Broker, links: PeerLinks) -> SlaveParts:
+def _slave_parts(broker: Broker, links: PeerLinks, run_blocking: RunBlocking) -> SlaveParts:
     settings = broker.config.replication
     lookup = MasterLookup(settings.ha_master_address)
 
@@ -217,7 +217,7 @@ def _slave_parts(broker: Broker, links: PeerLinks) -> SlaveParts:
         broker.long_polls,
         broker.accounts,
     )
-    table_sync = TableSync(parts, lookup, links.dial, links.sign)
+    table_sync = TableSync(parts, lookup, links.dial, run_blocking, links.sign)
 
     def queues_grew(queues: Iterable[tuple[str, int]]) -> None:
         for topic, queue_id in queues:

@@ -34,7 +34,7 @@ from codec.constants import ResponseCode
 from codec.java_numbers import parse_integer_or
 from codec.topics import SYSTEM_GROUP_PREFIX
 from gateway.auth.access_control import Accounts
-from gateway.broker.consumers.consumer_offsets import ConsumerOffsets, parse_offsets
+from gateway.broker.consumers.consumer_offsets import ConsumerOffsets, QueueOffsets, parse_offsets
 from gateway.broker.consumers.group_table import GroupTable
 from gateway.broker.delayed.delay_service import DelayService
 from gateway.broker.delayed.timer_takeover import TakeoverState
@@ -46,6 +46,7 @@ from gateway.broker.replication.master_lookup import Address, MasterLookup
 from gateway.broker.replication.progress_return import OffsetTable, ProgressReturn, commit_offsets
 from gateway.broker.topics.topic_table import TopicTable
 from gateway.broker.waiting.long_poll import LongPolls
+from gateway.runtime.run_blocking import RunBlocking
 from remoting.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupWrapper
 from remoting.bodies.progress import ConsumerOffsetSerializeWrapper
 from remoting.bodies.queues import DataVersion
@@ -77,8 +78,8 @@ MISSING_TOPIC_PAUSE_S: Final = 0.5
 RETRY_S: Final = 3.0
 TIMEOUT_S: Final = 10.0
 PAGE_ENTRIES: Final = 2000
-KEYS_PER_SLICE: Final = 5000
-"""Keys of consumer offsets that are merged before other tasks get their turn: about two milliseconds."""
+KEYS_PER_SLICE: Final = 500
+"""Keys of consumer offsets that are merged before other tasks get their turn: at most about five milliseconds."""
 COPIED_POLL_S: Final = 0.5
 """Time between two looks at whether the log is copied that progress waits for."""
 MAX_RESTARTS: Final = 5
@@ -136,9 +137,11 @@ class TableSync:
         parts: ReplicatedParts,
         lookup: MasterLookup,
         dial: Dial,
+        run_blocking: RunBlocking,
         sign: Callable[[Command], None] | None = None,
     ) -> None:
         self._parts = parts
+        self._run_blocking = run_blocking
         self._lookup = lookup
         self._dial = dial
         self._sign = sign
@@ -242,17 +245,18 @@ class TableSync:
         empty_queues = await self._sync_private_tables(connection)
         deleted_topics = await self._sync_topics(connection)
         deleted_groups = await self._sync_groups(connection)
-        offsets = parse_offsets(await self._ask(connection, GetAllConsumerOffset())).offset_table
+        saved_offsets = await self._ask(connection, GetAllConsumerOffset())
+        # In a thread, because those of 100,000 groups take seconds.
+        offsets = (await self._run_blocking(partial(parse_offsets, saved_offsets))).offset_table
         for topic in deleted_topics:
             self._forget_topic(topic)
-        await self._merge_offsets(offsets)
+        own_progress = await self._merge_offsets(offsets)
         # Before the groups go: one that began to consume here while the master was away is new to the master.
         await self._return_progress(connection, offsets)
         groups_with_offsets = {key.partition("@")[2] for key in offsets} if deleted_groups else set()
         for group in deleted_groups:
             if group not in groups_with_offsets:
                 self._parts.offsets.remove_group(group)
-        own_progress = {key: queues for key, queues in offsets.items() if _is_own_progress(key)}
         delays = await self._ask(connection, GetAllDelayOffset())
 
         def apply() -> None:
@@ -274,12 +278,16 @@ class TableSync:
             self._waiting_tables.clear()
             self._waiting_timers.clear()
 
-    async def _merge_offsets(self, offsets: OffsetTable) -> None:
-        """Raise the offsets of consumers to those of the master."""
-        entries = ((key, queues) for key, queues in offsets.items() if not _is_own_progress(key))
+    async def _merge_offsets(self, offsets: OffsetTable) -> OffsetTable:
+        """Raise the offsets of consumers to those of the master; return those of the master's own groups."""
+        own_progress: dict[str, QueueOffsets] = {}
+        entries = iter(offsets.items())
         while part := dict(islice(entries, KEYS_PER_SLICE)):
-            self._parts.offsets.merge(part)
+            own_part = {key: queues for key, queues in part.items() if _is_own_progress(key)}
+            self._parts.offsets.merge({key: part[key] for key in part.keys() - own_part.keys()})
+            own_progress |= own_part
             await trio.lowlevel.checkpoint()
+        return own_progress
 
     async def _ask_log_end(self, connection: Connection) -> int:
         """Return the end of the master's log. Raises FAILURES, and ValueError for an answer without it."""

@@ -1,5 +1,8 @@
 """A slave's tables follow those of its master: nothing vanishes meanwhile, and no offset goes back."""
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 import pytest
 import trio
 
@@ -410,3 +413,32 @@ async def test_a_queue_whose_messages_have_expired_goes_on_at_the_slave_where_it
     await pair.slave_node.stop()
     again = MessageStore.open(pair.slave.store.config, pair.slave.store.files)
     assert again.max_offset("old", 3) == 17
+
+
+@simulated
+async def test_offsets_are_copied_in_parts_between_which_others_get_their_turn(
+    cluster: Cluster, monkeypatch
+) -> None:
+    monkeypatch.setattr(table_sync, "KEYS_PER_SLICE", 10)
+    pair = await pair_of(cluster)
+    sizes: list[int] = []
+    merge, run_blocking, parsed = pair.slave.offsets.merge, pair.sync._run_blocking, []
+
+    async def noted_run(work: Callable[[], Any]) -> Any:
+        parsed.append(work)
+        return await run_blocking(work)
+
+    monkeypatch.setattr(pair.sync, "_run_blocking", noted_run)
+
+    def noted_merge(offsets: Mapping[str, dict[int, int]]) -> int:
+        sizes.append(len(offsets))
+        return merge(offsets)
+
+    monkeypatch.setattr(pair.slave.offsets, "merge", noted_merge)
+    for number in range(95):
+        pair.master.offsets.commit_offset("g", f"t{number}", 0, 5)
+    pair.master.offsets.commit_offset(TRANS_GROUP, "t", 0, 6)
+    await pair.copy()
+    assert pair.slave.offsets.table == pair.master.offsets.table
+    assert max(sizes) == 10
+    assert parsed, "parsed in a thread"
