@@ -279,6 +279,20 @@ def test_a_cut_at_the_end_of_the_log_copies_nothing() -> None:
     assert not any("damaged" in path for path in (*whole.files.mapped, *whole.files.small))
 
 
+def test_damage_and_what_comes_after_it_are_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also with zeros between: only where no message was ever written reading stops."""
+    monkeypatch.setattr("storage.cut._COPY_BYTES", 16)
+    whole = Filled()
+    end, damaged = whole.starts[20], whole.starts[25]
+    base = damaged // 4096 * 4096
+    log_file = whole.files.mapped[f"/s/commitlog/{base:020d}"]
+    log_file.buffer[damaged - base + 4 : damaged - base + 60] = b"\x01" + bytes(55)
+    expected = bytearray(whole.log[end - whole.first :])
+    expected[damaged - end + 4 : damaged - end + 60] = b"\x01" + bytes(55)
+    cut_store(CONFIG, whole.files, end, WHEEL)
+    assert bytes_set_aside(whole.files, end) == [bytes(expected).rstrip(b"\0")]
+
+
 def test_what_was_cut_can_be_dumped(tmp_path: Path) -> None:
     files = DiskFiles()
     config = replace(CONFIG, root=str(tmp_path))
