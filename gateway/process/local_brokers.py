@@ -130,7 +130,7 @@ class LocalBrokers:
             parts.access.sign,
             on_name_taken=service.note_other_master,
         )
-        service.add_follower(registrar)
+        service.add_user(registrar)
         await registrar.look_for_other_master()
         registrar.register_locally()
         nursery.start_soon(service.run, listeners)

@@ -231,7 +231,7 @@ class Cluster:
         registrar = Registrar(
             broker, PORT, routes, self.client, lookup=lookup, on_name_taken=service.note_other_master
         )
-        service.add_follower(registrar)
+        service.add_user(registrar)
         await registrar.look_for_other_master()
         registrar.register_locally()
         return await self._start(Node(service, (host, PORT), registrar))

@@ -67,7 +67,7 @@ def _print_roles(rows: list[dict[str, Any]], output: str) -> None:
 @click.option(
     "--force",
     is_flag=True,
-    help="Do not ask the master, which must have been stopped: what it alone has stored is lost.",
+    help="Do not ask the master, which must have been stopped: its clients do not get what it alone has stored.",
 )
 @confirm_option
 @output_options()
@@ -121,7 +121,7 @@ def demote(
 ) -> None:
     """Make a master a slave, such as a former master that is back.
 
-    Its log is cut to where it is the same as the new master's: what it alone has stored is lost.
+    Its log is cut to where it is the same as the new master's: what it alone has stored is set aside in its store.
     """
     from gateway.admin.broker_roles import demote as demote_master
 

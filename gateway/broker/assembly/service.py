@@ -11,7 +11,7 @@ end of the broker. `BrokerService.rebuild` replaces everything behind them:
 3. The caller's step runs, such as a cut of the closed store. `BrokerBuilder` opens the store and builds the parts with
    the changed configuration.
 4. The handlers of the new parts replace the old ones in the table that connections use, tasks start according to the
-   new role, and whoever holds the `Broker` gets the new one (`add_follower`). Held requests are passed on.
+   new role, and whoever holds the `Broker` gets the new one (`add_user`). Held requests are passed on.
 
 If a step fails, the broker is *fenced*: it has no store, refuses every request, says so in `/readyz`, and leaves the
 namesrvs. The next `rebuild` begins with step 3; a slave that needs the change tries again by itself. A crash at any
@@ -42,7 +42,7 @@ from gateway.broker.limits.request_pause import MAX_HOLD_S, RequestPause
 from gateway.broker.messages.index_builder import IndexBuilder
 from gateway.broker.processors import all_handlers
 from gateway.broker.processors.turns import run_in_slices
-from gateway.broker.replication.follower import Follower as LogFollower
+from gateway.broker.replication.follower import Follower
 from gateway.broker.replication.parts import LogCut
 from gateway.broker.replication.relay import Relay
 from gateway.broker.replication.role_guard import RoleGuard
@@ -94,7 +94,7 @@ class ReplicationTrouble(Exception):
     """A slave cannot copy its master, and that will not change by itself."""
 
 
-class Follower(Protocol):
+class PartsUser(Protocol):
     """Uses the parts of a broker, and so must know of a change."""
 
     def follow(self, broker: Broker) -> None:
@@ -178,7 +178,7 @@ class BrokerService:
         )
         self._checkpoint_end = broker.store.max_physical_offset
         self._checking_transactions = trio.Lock()
-        self._followers: list[Follower] = []
+        self._users: list[PartsUser] = []
         self._order_change, self._changes = trio.open_memory_channel[PartsChange](MAX_CHANGES)
         self._is_open = True
         self._is_resting = False
@@ -218,9 +218,9 @@ class BrokerService:
         """False while the parts are replaced, and after that failed: then the store of ``broker`` is closed."""
         return self._is_open
 
-    def add_follower(self, follower: Follower) -> None:
-        """Have ``follower`` told of all parts that are built from now on."""
-        self._followers.append(follower)
+    def add_user(self, user: PartsUser) -> None:
+        """Have ``user`` told of all parts that are built from now on."""
+        self._users.append(user)
 
     def end_batch(self) -> None:
         """Answer the waiting requests that a batch of requests concerns, and send its messages to slaves."""
@@ -398,11 +398,11 @@ class BrokerService:
         self._plan_attempt(change, failure)
         self.tasks.record_outcome(ROLE_CHANGE, failure)
         self._settle_held()
-        for follower in self._followers:
+        for user in self._users:
             if self._is_open:
-                follower.follow(self.broker)
+                user.follow(self.broker)
             else:
-                await follower.leave()
+                await user.leave()
         change.finish(failure)
 
     def _settle_held(self) -> None:
@@ -469,8 +469,8 @@ class BrokerService:
         self._settle_held()
         self.tasks.record_outcome(ROLE_CHANGE, RuntimeError(reason))
         log.error("broker is fenced and refuses all requests", extra={"reason": reason})
-        for follower in self._followers:
-            await follower.leave()
+        for user in self._users:
+            await user.leave()
 
     def _close_to_fence(self) -> None:
         try:
@@ -559,7 +559,7 @@ class BrokerService:
         slave = self.broker.replication.slave
         return slave is not None and slave.follower.is_catching_up
 
-    async def _cut_when_diverged(self, follower: LogFollower) -> None:
+    async def _cut_when_diverged(self, follower: Follower) -> None:
         """Have the store cut where its log differs from the master's; the parts are built again then."""
         while True:
             await follower.diverged.wait()
