@@ -304,7 +304,7 @@ def main() -> None:
 @click.option(
     "--replicas",
     metavar="N",
-    help="Brokers of each name (default: 1): a master and its slaves, each as a process with its own store.",
+    help="Number of brokers per name (default: 1): a master and its slaves, each a process with its own store.",
 )
 @click.option(
     "--processes",
@@ -325,7 +325,7 @@ def main() -> None:
 @click.option(
     "--register-at",
     metavar="HOST:PORT[;HOST:PORT]",
-    help="Namesrvs elsewhere to register the brokers with as well; namesrvAddr of a file is not used.",
+    help="Further namesrvs to register the brokers with. namesrvAddr in a file is ignored.",
 )
 @broker_options
 @common_options
@@ -345,7 +345,7 @@ def serve(**options: Any) -> None:
 @common_options
 @click.pass_context
 def namesrv(context: click.Context, /, **options: Any) -> None:
-    """Run a namesrv only; or read and change the settings of one that runs."""
+    """Run a namesrv only, or read and change the settings of running namesrvs."""
     if context.invoked_subcommand is None:
         start_servers("namesrv", options)
 
@@ -365,7 +365,7 @@ def namesrv(context: click.Context, /, **options: Any) -> None:
 @common_options
 @click.pass_context
 def broker(context: click.Context, /, **options: Any) -> None:
-    """Run a broker only; or read and change the settings and roles of those that run."""
+    """Run a broker only, or read and change the settings and roles of running brokers."""
     if context.invoked_subcommand is None:
         start_servers("broker", options)
 

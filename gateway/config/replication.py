@@ -37,7 +37,8 @@ class ReplicationSettings:
         "inSyncReplicas",
         0,
         "number of brokers that must have a message before a SYNC_MASTER answers its send, itself included; 1 waits "
-        "for no slave, as the official default does; 0 means 2",
+        "for no slave, as the official default does; 0 is 2, but without a slave the answer is SLAVE_NOT_AVAILABLE at "
+        "once",
         low=0,
         high=100,
     )
@@ -70,7 +71,8 @@ class ReplicationSettings:
     slave_fallbehind_max_bytes: int = key(
         "haSlaveFallbehindMax",
         256 * MIB,
-        "bytes behind a SYNC_MASTER at which a slave counts as not available (key of 4.x)",
+        "bytes behind a SYNC_MASTER at which a slave counts as not available, unless inSyncReplicas is set (key of "
+        "4.x)",
         low=1,
         high=2**31 - 1,
         unofficial=True,
@@ -135,7 +137,7 @@ class ReplicationSettings:
     offset_check_in_slave: bool = key(
         "offsetCheckInSlave",
         False,
-        "whether a slave corrects the offset of a pull that its queue does not have",
+        "whether a slave corrects a pull's offset that its queue does not have",
     )
     enable_slave_acting_master: bool = key(
         "enableSlaveActingMaster",

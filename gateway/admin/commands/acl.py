@@ -40,7 +40,7 @@ def _policy_option(function: Function) -> Function:
         type=click.Choice(["Custom", "Default"], case_sensitive=False),
         default="Custom",
         show_default=True,
-        help="Policy of the rules; Default decides what no custom rule matches.",
+        help="Policy of the rules. Rules of Default decide only where no Custom rule matches.",
     )(function)
 
 
@@ -63,7 +63,7 @@ def _rule_options(function: Function) -> Function:
             multiple=True,
             required=True,
             metavar="ACTION",
-            help="Pub, Sub, Create, Update, Delete, Get, List or All; repeatable, or with commas.",
+            help="Pub, Sub, Create, Update, Delete, Get, List or All; repeatable, or separated by commas.",
         ),
         click.option("--deny", is_flag=True, help="Deny the actions instead of allowing them."),
         click.option(
@@ -134,7 +134,7 @@ def create(
 ) -> None:
     """Give USER a rule for each resource, on all brokers that have the user, or on those that are chosen.
 
-    The most specific rule decides about a request; without a rule it is denied.
+    The most specific rule decides about a request. A request that no rule matches is denied.
     """
     from gateway.admin.accounts import create_rules
 
@@ -179,7 +179,7 @@ def alter(
     "resources",
     multiple=True,
     metavar="RESOURCE",
-    help="Resource of the rule; repeatable.",
+    help="Delete the rule for this resource; repeatable.",
 )
 @click.option("--all", "all_rules", is_flag=True, help="Delete all rules of the user, of both policies.")
 @_policy_option
@@ -196,7 +196,7 @@ def delete(
     cluster: str | None,
     yes: bool,
 ) -> None:
-    """Delete the rules that USER has for some resources, or all of them."""
+    """Delete the rules that USER has for these resources, or all rules of USER."""
     from gateway.admin.accounts import delete_all_rules, delete_rules
 
     if bool(resources) == all_rules:

@@ -22,7 +22,7 @@ from toolkit.exit_codes import ExitCode
 def status(connection: ConnectionFlags, output: str) -> None:
     """Show masters and slaves, and how far slaves are behind.
 
-    Ends with 3 if a broker is fenced, or a slave does not copy.
+    Ends with 3 if a broker has a problem: it does not answer, is fenced, or cannot copy its master.
     """
     from gateway.admin.broker_roles import list_roles
 
@@ -62,12 +62,12 @@ def _print_roles(rows: list[dict[str, Any]], output: str) -> None:
     "--role",
     "broker_role",
     type=click.Choice(["ASYNC_MASTER", "SYNC_MASTER"]),
-    help="Kind of master (default: that of a master that hands over, otherwise ASYNC_MASTER).",
+    help="Role of the new master (default: that of a master that hands over, otherwise ASYNC_MASTER).",
 )
 @click.option(
     "--force",
     is_flag=True,
-    help="Do not ask the master, which must have been stopped: its clients do not get what it alone has stored.",
+    help="Take over without asking the master. Stop it first: the messages that only it has are not at the new one.",
 )
 @confirm_option
 @output_options()
@@ -77,8 +77,8 @@ def promote(
 ) -> None:
     """Make a slave the master of its name.
 
-    BROKER is the slave's address (host:port), or a broker name with one slave. A master that is alive hands over, so
-    that nothing is lost; one that is gone is replaced.
+    BROKER is the slave's address (host:port), or a broker name with one slave. A master that is alive hands over, and
+    nothing is lost. A slave whose master is gone takes over without it.
     """
     from gateway.admin.broker_roles import find_replica, list_roles
     from gateway.admin.broker_roles import promote as promote_slave
@@ -97,7 +97,7 @@ def promote(
     "broker_id",
     type=click.IntRange(1),
     default=1,
-    help="brokerId of the slave, which no other broker of its name has (default: 1).",
+    help="brokerId of the new slave, not used by another broker of its name (default: 1).",
 )
 @click.option(
     "--master",
@@ -106,7 +106,7 @@ def promote(
     default="",
     help="HA address of the master to follow (default: the one that the namesrv names).",
 )
-@click.option("--force", is_flag=True, help="Demote although no other master is registered.")
+@click.option("--force", is_flag=True, help="Demote even if no other master is registered.")
 @confirm_option
 @output_options()
 @cluster_options
@@ -121,7 +121,7 @@ def demote(
 ) -> None:
     """Make a master a slave, such as a former master that is back.
 
-    Its log is cut to where it is the same as the new master's: what it alone has stored is set aside in its store.
+    Its log is cut after the last message that the new master has as well. What is cut is kept in damaged/ in its store.
     """
     from gateway.admin.broker_roles import demote as demote_master
 

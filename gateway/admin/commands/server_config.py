@@ -37,7 +37,7 @@ def namesrv_config() -> None:
 @output_options()
 @cluster_options
 def get_broker(connection: ConnectionFlags, pattern: str, brokers: tuple[str, ...], output: str) -> None:
-    """Show settings whose names match KEY (shell pattern, in any case); secrets are masked."""
+    """Show settings whose names match KEY (shell pattern, ignoring case); secrets are masked."""
     from gateway.admin.server_config import read_broker_config, rows_of_config
 
     with connection.open() as client:
@@ -54,7 +54,7 @@ def get_broker(connection: ConnectionFlags, pattern: str, brokers: tuple[str, ..
 @output_options()
 @cluster_options
 def get_namesrv(connection: ConnectionFlags, pattern: str, output: str) -> None:
-    """Show settings whose names match KEY (shell pattern, in any case); secrets are masked."""
+    """Show settings whose names match KEY (shell pattern, ignoring case); secrets are masked."""
     from gateway.admin.server_config import read_namesrv_config, rows_of_config
 
     with connection.open() as client:
@@ -89,9 +89,9 @@ def _print_settings(rows: list[dict[str, Any]], output: str) -> None:
 def set_broker(
     connection: ConnectionFlags, settings: tuple[str, ...], brokers: tuple[str, ...], yes: bool, output: str
 ) -> None:
-    """Change settings of brokers while they run, and show their values before and now.
+    """Change settings of brokers while they run, and show the old and new values.
 
-    Ends with 3 if a broker did not apply one.
+    Ends with 3 if a broker did not apply a setting.
     """
     from gateway.admin.server_config import read_broker_config, update_broker_config
 
@@ -106,9 +106,9 @@ def set_broker(
 @output_options()
 @cluster_options
 def set_namesrv(connection: ConnectionFlags, settings: tuple[str, ...], yes: bool, output: str) -> None:
-    """Change settings of all given namesrvs while they run, and show their values before and now.
+    """Change settings of all given namesrvs while they run, and show the old and new values.
 
-    Ends with 3 if a namesrv did not apply one.
+    Ends with 3 if a namesrv did not apply a setting.
     """
     from gateway.admin.server_config import read_namesrv_config, update_namesrv_config
 

@@ -29,7 +29,7 @@ def _password_file_option(function: Function) -> Function:
     option = click.option(
         "--password-file",
         metavar="FILE",
-        help="File with the password, - for standard input; else it is asked for.",
+        help="File with the password, or - for standard input. Without it, the command asks.",
     )
     return option(function)
 
@@ -65,7 +65,7 @@ def list_command(
 def describe(
     connection: ConnectionFlags, name: str, brokers: tuple[str, ...], cluster: str | None, output: str
 ) -> None:
-    """Show type, status and rules of a user."""
+    """Show the type, status and rules of a user."""
     from gateway.admin.accounts import describe_user
     from gateway.admin.output import TableColumn, print_json, print_table
 
@@ -98,7 +98,7 @@ def describe(
 @user.command()
 @click.argument("name", metavar="USER")
 @_password_file_option
-@click.option("--super", "is_super", is_flag=True, help="The user may do everything.")
+@click.option("--super", "is_super", is_flag=True, help="Allow the user everything.")
 @click.option("--disabled", is_flag=True, help="Refuse the requests of the user until it is enabled.")
 @placement_options
 @output_options()
@@ -113,7 +113,10 @@ def create(
     cluster: str | None,
     output: str,
 ) -> None:
-    """Create a user on all brokers, or on those that are chosen. Without rules it may do nothing."""
+    """Create a user on all brokers, or on those that are chosen.
+
+    Without rules, a user that is not --super may do nothing.
+    """
     from gateway.admin.accounts import create_user
     from gateway.admin.output import print_json
     from remoting.bodies.auth import UserInfo
@@ -137,10 +140,10 @@ def create(
 
 @user.command()
 @click.argument("name", metavar="USER")
-@click.option("--password", "new_password", is_flag=True, help="Set another password, which is asked for.")
+@click.option("--password", "new_password", is_flag=True, help="Set a new password; the command asks for it.")
 @_password_file_option
 @click.option(
-    "--super/--normal", "is_super", default=None, help="Allow the user everything, or what rules say."
+    "--super/--normal", "is_super", default=None, help="Allow the user everything, or only what rules allow."
 )
 @click.option("--enabled/--disabled", default=None, help="Accept or refuse the requests of the user.")
 @placement_options
@@ -157,7 +160,7 @@ def alter(
     cluster: str | None,
     output: str,
 ) -> None:
-    """Change password, type or status of a user where it exists; what is not named stays."""
+    """Change the password, type or status of a user on each broker that has it, and nothing else."""
     from gateway.admin.accounts import alter_user
     from gateway.admin.output import print_json
     from remoting.bodies.auth import UserInfo
@@ -187,7 +190,7 @@ def alter(
 def delete(
     connection: ConnectionFlags, name: str, brokers: tuple[str, ...], cluster: str | None, yes: bool
 ) -> None:
-    """Delete a user with its rules."""
+    """Delete a user and its rules."""
     from gateway.admin.accounts import brokers_with_user, delete_user
 
     with connection.open() as client:
