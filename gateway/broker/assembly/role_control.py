@@ -52,7 +52,12 @@ from remoting.requests.admin import GetBrokerRuntimeInfo
 from remoting.requests.groups import GetAllSubscriptionGroupConfig
 from remoting.requests.offsets import GetAllConsumerOffset, GetAllDelayOffset
 from remoting.requests.pop import GetAllMessageRequestMode
-from remoting.requests.replication import GetReplicatedTables, OpenReplication, RaiseConsumerOffsets
+from remoting.requests.replication import (
+    GetReplicatedAccounts,
+    GetReplicatedTables,
+    OpenReplication,
+    RaiseConsumerOffsets,
+)
 from remoting.requests.roles import (
     BrokerRoleReply,
     BrokerRoleStatus,
@@ -83,6 +88,7 @@ COPYING: Final = frozenset(
         GetAllMessageRequestMode,
         GetTimerCheckPoint,
         GetTimerMetrics,
+        GetReplicatedAccounts,
         GetReplicatedTables,
         OpenReplication,
         RaiseConsumerOffsets,
@@ -339,6 +345,8 @@ class RoleControl:
         service, config = self._service, self._service.broker.config
         if config.role is not Role.MASTER or not service.is_open:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"{config.broker_name} is not a master here")
+        if service.fence_reason:
+            raise _refused(f"{service.fence_reason}. A fenced broker does not hand over")
         address = split_address(request.slave_address)
         async with self._links.dial(*address) as connection:
             slave = await self._wait_until_near(connection, request)

@@ -94,6 +94,10 @@ class ReplicationTrouble(Exception):
     """A slave cannot copy its master, and that will not change by itself."""
 
 
+class PartsReplaced(Exception):
+    """The parts that a change was ordered for were replaced before it began."""
+
+
 class PartsUser(Protocol):
     """Uses the parts of a broker, and so must know of a change."""
 
@@ -116,6 +120,8 @@ class PartsChange:
     between: Callable[[], object]
     finish: Callable[[Exception | None], None]
     needed: bool = False
+    parts: Broker | None = None
+    """The parts that the change is for; it is dropped if others replace them before it begins."""
 
 
 class MasterShift:
@@ -182,6 +188,7 @@ class BrokerService:
         self._order_change, self._changes = trio.open_memory_channel[PartsChange](MAX_CHANGES)
         self._is_open = True
         self._is_resting = False
+        self._fence = ""
         self._failed_change: PartsChange | None = None
         self._repeat_pause_s = MIN_REPEAT_PAUSE_S
         self._has_unsaved_tables = False
@@ -284,10 +291,12 @@ class BrokerService:
     ) -> None:
         """Have the parts replaced as `rebuild` does a needed change, and ``finish`` called afterwards.
 
-        It gets the failure or None, and is called again after each further attempt. Raises trio.WouldBlock while too
+        It gets the failure or None, and is called again after each further attempt. The order holds for the present
+        parts only: ``finish`` gets PartsReplaced if an earlier change replaces them. Raises trio.WouldBlock while too
         many changes are outstanding.
         """
-        self._order_change.send_nowait(PartsChange(change_config, between, finish, needed=True))
+        change = PartsChange(change_config, between, finish, needed=True, parts=self.broker)
+        self._order_change.send_nowait(change)
 
     async def _run_parts(self) -> None:
         """Run the background tasks, and replace the parts whenever that is ordered."""
@@ -304,7 +313,12 @@ class BrokerService:
     async def _receive_change(self) -> PartsChange:
         """Wait for the next change, or until the one that failed is to be tried again."""
         with trio.move_on_after(inf if self._failed_change is None else self._repeat_pause_s):
-            return await self._changes.receive()
+            while True:
+                change = await self._changes.receive()
+                if change.parts is None or change.parts is self.broker:
+                    return change
+                # Such as a cut of a slave that became master meanwhile: its log is the one that counts now.
+                change.finish(PartsReplaced("the parts of the broker were replaced before the change began"))
         assert self._failed_change is not None
         return self._failed_change
 
@@ -351,6 +365,7 @@ class BrokerService:
     def resume(self) -> None:
         """Serve again as before `rest`."""
         self._is_resting = False
+        self._fence = ""
         self._pause.lift()
         self._settle_held()
         self._shift.begins_again.set()
@@ -399,7 +414,7 @@ class BrokerService:
         self.tasks.record_outcome(ROLE_CHANGE, failure)
         self._settle_held()
         for user in self._users:
-            if self._is_open:
+            if self._is_open and not self.fence_reason:
                 user.follow(self.broker)
             else:
                 await user.leave()
@@ -434,6 +449,7 @@ class BrokerService:
         broker.replication.last_cut = previous.replication.last_cut
         self._is_open = True
         self._is_resting = False
+        self._fence = ""
         broker.clients.take_over(previous.clients)
         self._checkpoint_end = broker.store.max_physical_offset
         self._answer_marked = broker.long_polls.answer_marked
@@ -465,7 +481,8 @@ class BrokerService:
 
     async def fence(self, reason: str) -> None:
         """Refuse requests, and leave the namesrvs, until the next rebuild: two brokers must not serve as one."""
-        self._pause.fence(f"{self.broker.config.broker_name} is fenced: {reason}")
+        self._fence = f"{self.broker.config.broker_name} is fenced: {reason}"
+        self._pause.fence(self._fence)
         self._settle_held()
         self.tasks.record_outcome(ROLE_CHANGE, RuntimeError(reason))
         log.error("broker is fenced and refuses all requests", extra={"reason": reason})
@@ -480,10 +497,16 @@ class BrokerService:
             log.error("store of the broker not closed cleanly", exc_info=error, extra=extra)
 
     def _go_on_without(self, error: Exception) -> None:
-        """Serve with the previous parts if they were not closed yet, and nobody otherwise."""
+        """Serve with the previous parts if they were not closed yet, and nobody otherwise.
+
+        A broker that was fenced before the change stays fenced.
+        """
         name = self.broker.config.broker_name
         if self._is_open:
-            self._pause.lift()
+            if self._fence:
+                self._pause.fence(self._fence)
+            else:
+                self._pause.lift()
             log.error("the broker keeps its role", exc_info=error, extra={"broker": name})
             return
         self._pause.fence(f"{name} is fenced, because its store could not be opened again: {error}")
@@ -516,7 +539,8 @@ class BrokerService:
             self._keep_running(nursery, "replication", serve)
         if config.role is Role.MASTER:
             self._shift = MasterShift()
-            nursery.start_soon(self._work_as_master, self._shift)
+            if not self._fence:  # A fenced broker must not store messages of its own either.
+                nursery.start_soon(self._work_as_master, self._shift)
         else:
             self._repeat(nursery, "watch replication", DISK_CHECK_INTERVAL_S, self._note_replication)
             assert broker.replication.slave is not None

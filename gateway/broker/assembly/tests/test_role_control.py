@@ -2,9 +2,13 @@ import pytest
 import trio
 
 from codec.constants import ResponseCode
+from gateway.broker.assembly.role_control import COPYING
+from gateway.broker.replication import table_sync
 from gateway.config.replication import ASYNC_MASTER, SLAVE, SYNC_MASTER
 from gateway.tests.cluster import NAMESRV, bodies, message, pull, settle, simulated
+from remoting.declare import Request
 from remoting.errors import RequestError
+from remoting.requests.offsets import UpdateConsumerOffset
 from remoting.requests.roles import ChangeBrokerRole, GetBrokerRole, HandOverBroker
 from storage.errors import StoreFull
 from storage.files import MemoryFiles
@@ -155,3 +159,25 @@ async def test_a_broker_that_is_configured_to_take_its_name_over_still_does_afte
     assert node.broker.config.takes_over_name
     await change(cluster, node, SLAVE, 1)
     assert node.broker.config.takes_over_name == takes_over_name
+
+
+@simulated
+async def test_a_fenced_master_does_not_hand_over(cluster):
+    """If that failed, it would serve again although another broker may be the master."""
+    master = await cluster.add_broker()
+    slave = await cluster.add_broker(broker_role=SLAVE, broker_id=1)
+    await master.service.fence("another broker may be the master")
+    request = HandOverBroker(slave_address="{}:{}".format(*slave.address), timeout_millis=100)
+    with pytest.raises(RequestError, match="A fenced broker does not hand over"):
+        await cluster.dial(master.address).ask(request, 30)
+    assert not (await role_of(cluster, master)).is_serving
+
+
+def test_all_that_a_slave_copies_is_served_while_its_master_rests():
+    copied = {
+        value
+        for value in vars(table_sync).values()
+        if isinstance(value, type) and issubclass(value, Request) and value is not Request
+    } - {UpdateConsumerOffset}
+    assert len(copied) > 5
+    assert {request.__name__ for request in copied if request.code not in COPYING} == set()

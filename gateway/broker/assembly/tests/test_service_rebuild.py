@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from codec.constants import ResponseCode
-from gateway.broker.assembly.service import MAX_CHANGES
+from gateway.broker.assembly.service import MAX_CHANGES, PartsReplaced
 from gateway.broker.consumers.consumer_offsets import ConsumerOffsets
 from gateway.broker.limits.request_pause import MAX_HOLD_S
 from gateway.config.replication import ASYNC_MASTER, SLAVE, Role
@@ -428,3 +428,46 @@ async def test_a_change_that_can_never_succeed_is_not_tried_again(cluster):
     await trio.sleep(100)
     assert len(attempts) == 1
     assert not node.service.is_open
+
+
+@simulated
+async def test_a_change_for_parts_that_were_replaced_meanwhile_is_dropped(cluster):
+    """A slave that was promoted meanwhile would cut the log that counts."""
+    node = await cluster.add_broker(broker_role=SLAVE, broker_id=1)
+    cuts, outcomes = [], []
+
+    def order_cut():
+        node.service.order_rebuild(same, lambda: cuts.append(None), outcomes.append)
+
+    await node.service.rebuild(with_id(0), order_cut)
+    await trio.sleep(10)
+    assert node.broker.config.role is Role.MASTER
+    assert cuts == []
+    assert [type(outcome) for outcome in outcomes] == [PartsReplaced]
+    assert not node.service.tasks.failing
+
+
+@simulated
+async def test_a_fenced_broker_stays_fenced_when_a_change_fails_before_its_store_is_closed(cluster):
+    await cluster.namesrv()
+    node = await cluster.add_broker(message_delay_level="2s")
+    client = cluster.dial(node.address)
+    await client.ask(message(properties={"DELAY": "1"}))
+    await node.service.rest(frozenset())
+    await node.service.fence("another broker may be the master")
+    end = node.broker.store.max_physical_offset
+
+    def impossible(config):
+        raise ValueError("brokerId=0 is no slave")
+
+    with pytest.raises(ValueError, match="is no slave"):
+        await node.service.rebuild(impossible)
+    await trio.sleep(35)
+    with pytest.raises(RequestError, match="is fenced: another broker may be the master"):
+        await client.ask(message())
+    assert node.broker.store.max_physical_offset == end, "nor does it deliver delayed messages"
+    assert "broker-a" not in registered(cluster)
+    await node.service.rebuild(same)
+    await client.ask(message())
+    await settle()
+    assert "broker-a" in registered(cluster)
