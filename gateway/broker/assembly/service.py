@@ -281,7 +281,10 @@ class BrokerService:
         await self._order_change.send(PartsChange(change_config, between, finish, needed))
         await is_done.wait()
         if failures:
-            raise failures[0]
+            try:
+                raise failures[0]
+            finally:
+                failures.clear()
 
     def order_rebuild(
         self,
@@ -418,7 +421,11 @@ class BrokerService:
                 user.follow(self.broker)
             else:
                 await user.leave()
-        change.finish(failure)
+        try:
+            change.finish(failure)
+        finally:
+            # Its traceback refers to this frame, and so to files that are to be freed.
+            del failure
 
     def _settle_held(self) -> None:
         self.guarded_handlers.apply_guards()
@@ -760,7 +767,7 @@ class BrokerService:
         self._is_open = False
         broker = self.broker
         with ExitStack() as stack:
-            stack.callback(broker.store.close)
+            stack.callback(self._close_store)
             stack.callback(broker.group_commit.close)
             if broker.timer_delivery is not None:
                 stack.callback(broker.timer_delivery.close)
@@ -768,6 +775,14 @@ class BrokerService:
             if self._stores_at_end:
                 stack.callback(broker.pop.state.reviver.commit_offsets)
                 stack.callback(broker.transactions.op_messages.flush)
+
+    def _close_store(self) -> None:
+        """Close the store, as after a kill if tables are unsaved: the next start then reads the journal of offsets."""
+        store = self.broker.store
+        if self._has_unsaved_tables:
+            with suppress(FlushFailed):
+                store.flush()
+        store.close(clean=not self._has_unsaved_tables)
 
     @property
     def _stores_at_end(self) -> bool:

@@ -1,5 +1,9 @@
 """A broker whose parts are replaced while clients are connected: changes of role, and those that fail."""
 
+import gc
+import logging
+import weakref
+from contextlib import suppress
 from functools import partial
 
 import pytest
@@ -277,6 +281,31 @@ async def test_a_broker_whose_store_cannot_be_opened_again_is_fenced(cluster, ca
     assert not node.service.tasks.failing
     await settle()
     assert list(registered(cluster)["broker-a"].broker_addrs) == [0]
+
+
+@simulated
+async def test_what_a_failed_change_held_is_freed_at_once(cluster, caplog):
+    """Not by the garbage collector: the frames of its exception may hold files that a full disk needs the room of."""
+    node = await cluster.add_broker()
+    caplog.set_level(logging.CRITICAL)  # records of the log hold exceptions, too
+    errors = []
+
+    class NotedError(StoreFull):
+        def __init__(self):
+            super().__init__("no room")
+            errors.append(weakref.ref(self))
+
+    def fail_noted():
+        raise NotedError
+
+    gc.disable()
+    try:
+        with suppress(StoreFull):
+            await node.service.rebuild(same, fail_noted)
+        await settle()
+        assert [error() for error in errors] == [None]
+    finally:
+        gc.enable()
 
 
 @simulated
