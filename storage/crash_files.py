@@ -311,6 +311,9 @@ class CrashFiles:
     def disk_used_ratio(self, path: str) -> float:
         return 0.0
 
+    def free_bytes(self, path: str) -> int:
+        return max(0, self.capacity_bytes - sum(self._reserved.values()))
+
 
 def _folder(path: str) -> str:
     return path.rpartition("/")[0]

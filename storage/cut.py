@@ -31,6 +31,7 @@ bytes were set aside, and removed by the next opening of the store. While it exi
 """
 
 import logging
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import count
 from typing import Final, NamedTuple
@@ -228,34 +229,39 @@ def _copy_log(files: Files, commit_log: CommitLog, start: int, directory: str) -
     """Copy the log from an offset on to files of the same names, durably; return the bytes up to the last that is set.
 
     Zeros are not copied: the new files are sparse, as those of the log are. Reading a last file stops at the first
-    piece of zeros after the messages: all of a gigabyte would be mapped otherwise, which took 7 s.
+    piece of zeros after the messages: all of a gigabyte would be mapped otherwise, which took 7 s. Raises StoreFull,
+    FlushFailed.
     """
     last, paths = start, []
     scan = scan_log(commit_log, start, commit_log.max_offset, check_crc=False)
     scan_end = next(item for item in scan if isinstance(item, ScanEnd))
     unwritten_from = scan_end.physical_offset if scan_end.zeros else commit_log.max_offset
+    if scan_end.zeros and unwritten_from - start > (free_bytes := files.free_bytes(directory)):
+        size = unwritten_from - start
+        raise StoreFull(f"no room for {size} bytes in {directory}, {free_bytes} are free", "no room on disk")
     for base in commit_log.bases():
         if base + commit_log.file_bytes <= start:
             continue
         source, target = commit_log.mapped_file(base), None
         position = max(0, start - base)
         readable = min(source.readable_until(position), commit_log.file_bytes)
-        while position < readable:
-            piece_end = min(readable, position + _COPY_BYTES)
-            piece = bytes(source.view[position:piece_end])
-            size = len(piece.rstrip(b"\0"))
-            if size:
-                if target is None:
-                    paths.append(f"{directory}/{mapped_file_name(base)}")
-                    target = files.open_mapped(paths[-1], commit_log.file_bytes)
-                target.reserve(position, position + size)
-                target.buffer[position : position + size] = piece[:size]
-                last = base + position + size
-            elif base + position >= unwritten_from:
-                break
-            position = piece_end
-        if target is not None:
-            target.close()
+        # Closed also when there is no room: a deleted file that is still mapped keeps its blocks.
+        with ExitStack() as stack:
+            while position < readable:
+                piece_end = min(readable, position + _COPY_BYTES)
+                piece = bytes(source.view[position:piece_end])
+                size = len(piece.rstrip(b"\0"))
+                if size:
+                    if target is None:
+                        paths.append(f"{directory}/{mapped_file_name(base)}")
+                        target = files.open_mapped(paths[-1], commit_log.file_bytes)
+                        stack.callback(target.close)
+                    target.reserve(position, position + size)
+                    target.buffer[position : position + size] = piece[:size]
+                    last = base + position + size
+                elif base + position >= unwritten_from:
+                    break
+                position = piece_end
     files.flush_many(paths)
     return last - start
 

@@ -155,6 +155,10 @@ class Files(Protocol):
         """Return the used part of the disk under ``path``, 0.0 to 1.0; 0.0 where there is no disk."""
         ...
 
+    def free_bytes(self, path: str) -> int:
+        """Return the bytes that the disk under ``path`` still has room for; many where there is no disk."""
+        ...
+
 
 def flush_file_system(paths: "list[str]") -> bool:
     """Block until everything on the file system of the first existing path is on the disk.
@@ -435,10 +439,18 @@ class DiskFiles:
             return ""
 
     def disk_used_ratio(self, path: str) -> float:
-        while not os.path.exists(path):
-            path = os.path.dirname(path) or "/"
-        usage = shutil.disk_usage(path)
+        usage = shutil.disk_usage(_existing(path))
         return 1.0 - usage.free / usage.total if usage.total else 0.0
+
+    def free_bytes(self, path: str) -> int:
+        return shutil.disk_usage(_existing(path)).free
+
+
+def _existing(path: str) -> str:
+    """Return the path, or the first folder above it that exists."""
+    while not os.path.exists(path):
+        path = os.path.dirname(path) or "/"
+    return path
 
 
 class MemoryMapping(Mapping):
@@ -548,6 +560,9 @@ class MemoryFiles:
 
     def disk_used_ratio(self, path: str) -> float:
         return 0.0
+
+    def free_bytes(self, path: str) -> int:
+        return 1 << 62
 
 
 class _InMemoryFile(MemoryMapping):

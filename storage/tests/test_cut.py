@@ -10,7 +10,7 @@ import pytest
 
 from codec.message import QUEUE_OFFSET_AT, Message
 from storage.append import NewMessage
-from storage.crash_files import CrashFiles, ProcessKilled
+from storage.crash_files import CrashFiles, CrashMapping, ProcessKilled
 from storage.cut import ASIDE_FILE, CUT_FILE, cut_store
 from storage.errors import CorruptionError, StoreError, StoreFull
 from storage.files import DiskFiles
@@ -271,6 +271,37 @@ def test_nothing_is_cut_without_room_for_the_copy() -> None:
     files.capacity_bytes = 1 << 62
     store = MessageStore.open(CONFIG, files, FakeClock(whole.clock.now_ms()))
     assert log_bytes(store) == whole.log
+
+
+def test_no_file_is_made_for_a_copy_that_there_is_no_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Filled()
+    opened = []
+    open_mapped = CrashFiles.open_mapped
+
+    def open_noted(files: CrashFiles, path: str, size_bytes: int) -> CrashMapping:
+        opened.append(path)
+        return open_mapped(files, path, size_bytes)
+
+    monkeypatch.setattr(CrashFiles, "open_mapped", open_noted)
+    monkeypatch.setattr(CrashFiles, "free_bytes", lambda files, path: whole.end - whole.starts[20] - 1)
+    with pytest.raises(StoreFull, match=r"no room for \d+ bytes in /s/damaged.*, \d+ are free"):
+        cut_store(CONFIG, whole.files, whole.starts[20], WHEEL)
+    assert not any("damaged" in path for path in opened)
+
+
+def test_files_of_a_copy_are_closed_before_they_are_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deleted file that is still mapped keeps its blocks."""
+    whole = Filled()
+    closed = []
+
+    def fail(mapping: CrashMapping, start: int, end: int) -> None:
+        raise StoreFull("no room")
+
+    monkeypatch.setattr(CrashMapping, "reserve", fail)
+    monkeypatch.setattr(CrashMapping, "close", lambda mapping: closed.append(mapping.path))
+    with pytest.raises(StoreFull):
+        cut_store(CONFIG, whole.files, whole.starts[20], WHEEL)
+    assert any("damaged" in path for path in closed)
 
 
 def test_a_cut_at_the_end_of_the_log_copies_nothing() -> None:
