@@ -6,6 +6,7 @@ deadline. Here the limit is a row of short sleeps, of which a pause makes only o
 """
 
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from typing import Final, TypeVar
 
 import trio
@@ -15,8 +16,15 @@ SLEEPS: Final = 10
 """A pause of any length uses up this part of a limit."""
 
 
-async def within_running_time(seconds: float, work: Callable[[], Awaitable[Result]]) -> Result:
-    """Return what ``work`` returns. Raises its exceptions, and TooSlowError after ``seconds``, pauses left out."""
+async def within_running_time(
+    seconds: float,
+    work: Callable[[], Awaitable[Result]],
+    discard: Callable[[Result], object] = lambda result: None,
+) -> Result:
+    """Return what ``work`` returns. Raises its exceptions, and TooSlowError after ``seconds``, pauses left out.
+
+    ``discard`` is called with the result if the caller is cancelled once ``work`` has returned.
+    """
     results: list[Result] = []
     problems: list[Exception] = []
 
@@ -25,13 +33,17 @@ async def within_running_time(seconds: float, work: Callable[[], Awaitable[Resul
             await trio.sleep(seconds / SLEEPS)
         scope.cancel()
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(end_in_time, nursery.cancel_scope)
-        try:
-            results.append(await work())
-        except Exception as problem:  # noqa: BLE001 - raised again below, without the nursery around it
-            problems.append(problem)
-        nursery.cancel_scope.cancel()
+    with ExitStack() as at_cancellation:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(end_in_time, nursery.cancel_scope)
+            try:
+                result = await work()
+                results.append(result)
+                at_cancellation.callback(discard, result)
+            except Exception as problem:  # noqa: BLE001 - raised again below, without the nursery around it
+                problems.append(problem)
+            nursery.cancel_scope.cancel()
+        at_cancellation.pop_all()
     if problems:
         try:
             raise problems[0]

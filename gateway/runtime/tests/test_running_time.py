@@ -51,3 +51,19 @@ async def test_a_cancelled_caller_is_cancelled() -> None:
         await within_running_time(1, lambda: work_for(2))
     assert limit.cancelled_caught
     assert trio.current_time() == pytest.approx(0.5)
+
+
+@virtual
+async def test_what_the_work_returned_to_a_cancelled_caller_is_discarded() -> None:
+    discarded: list[str] = []
+    with trio.CancelScope() as scope:
+
+        async def work() -> str:
+            scope.cancel()
+            return "a connection"
+
+        await within_running_time(1, work, discarded.append)
+    assert scope.cancelled_caught
+    assert discarded == ["a connection"]
+    assert await within_running_time(1, lambda: work_for(0.5), discarded.append) == "done"
+    assert discarded == ["a connection"], "the caller has the other one"

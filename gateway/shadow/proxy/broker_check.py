@@ -147,7 +147,9 @@ class BrokerCheck:
         host, port = split_address(address)
         try:
             # A pause of this process says nothing about the broker: dozens of clients may wait for their connections.
-            return await within_running_time(self._timeout_s, lambda: self._opener(host, port))
+            return await within_running_time(
+                self._timeout_s, lambda: self._opener(host, port), lambda transport: transport.close()
+            )
         except trio.TooSlowError:
             raise OSError(f"no connection to {address} within {self._timeout_s:g} s") from None
 

@@ -194,7 +194,11 @@ class Forwarder:
             raise AddressRefused(_own_port(address))
         host, port = split_address(address)
         try:
-            return await within_running_time(self._settings.connect_s, lambda: self._opener(host, port))
+            return await within_running_time(
+                self._settings.connect_s,
+                lambda: self._opener(host, port),
+                lambda transport: transport.close(),
+            )
         except trio.TooSlowError:
             raise OSError("no answer in time") from None
 
