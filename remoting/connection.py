@@ -177,6 +177,11 @@ class Connection(ABC):
         """True while tasks of requests run; a pull that waits for a message has none."""
         return bool(self._scopes)
 
+    @property
+    def running_task_count(self) -> int:
+        """Number of tasks of requests that run."""
+        return len(self._scopes)
+
     # -- requests to the peer --------------------------------------------------------------------------------------
 
     @abstractmethod

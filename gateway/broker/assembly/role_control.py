@@ -29,6 +29,7 @@ Changes run one after the other, in a task of their own: a change ends the tasks
 """
 
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -149,8 +150,8 @@ class RoleControl:
         self._is_changing = False
         self._hand_over_id = ""
         self._always_takes_over_name = service.broker.config.takes_over_name
-        self.waiting: set[Connection] = set()
-        """Connections whose requests wait for a change, which must not wait for them."""
+        self.waiting: Counter[Connection] = Counter()
+        """Number of requests of each connection that wait for a change, which must not wait for them."""
 
     async def run(self) -> None:
         """Carry out changes until cancelled."""
@@ -179,11 +180,13 @@ class RoleControl:
             self._order.send_nowait(order)
         except trio.WouldBlock:
             raise RequestError(ResponseCode.SYSTEM_BUSY, "too many changes of the role wait") from None
-        self.waiting.add(connection)
+        self.waiting[connection] += 1
         try:
             await order.is_done.wait()
         finally:
-            self.waiting.discard(connection)
+            self.waiting[connection] -= 1
+            if not self.waiting[connection]:
+                del self.waiting[connection]
         if order.failure is not None:
             raise order.failure
         return BrokerRoleReply(data=self.status())
@@ -392,13 +395,15 @@ class RoleControl:
 
     async def _go_on_as_master(self, config: BrokerConfig) -> None:
         """Serve again after a hand-over that failed; the slave stays one."""
-        self._service.resume()
         try:
+            # First, because a crash after the first acknowledged message would otherwise leave a slave with it.
             await self._save_role(config)
         except (StoreError, OSError) as error:
             # It still has the role of a slave on the disk, from before the promotion was ordered.
             extra = {"broker": config.broker_name, "reason": str(error)}
             log.error("role not saved, so this master will start as a slave", extra=extra)
+        finally:
+            self._service.resume()
 
     async def _wait_until_near(self, connection: Connection, request: HandOverBroker) -> BrokerRoleStatus:
         """Wait until the slave is nearly in step, and return its status. Raises RequestError."""

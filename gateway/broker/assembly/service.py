@@ -184,6 +184,7 @@ class BrokerService:
         )
         self._checkpoint_end = broker.store.max_physical_offset
         self._checking_transactions = trio.Lock()
+        self._connections: set[Connection] = set()
         self._users: list[PartsUser] = []
         self._order_change, self._changes = trio.open_memory_channel[PartsChange](MAX_CHANGES)
         self._is_open = True
@@ -235,10 +236,12 @@ class BrokerService:
         self._wake_slaves()
 
     def handle_open(self, connection: Connection) -> None:
-        """Have the broker forget a new connection when it closes."""
+        """Note a new connection, also one in this process, and have the broker forget it when it closes."""
+        self._connections.add(connection)
         connection.on_close(self._handle_close)
 
     def _handle_close(self, connection: Connection) -> None:
+        self._connections.discard(connection)
         self.broker.clients.drop_connection(connection)
         self.broker.long_polls.drop_connection(connection)
 
@@ -377,6 +380,7 @@ class BrokerService:
         """Hold new requests, and have those answered that began before; the background tasks still run."""
         self._pause.hold(served)
         self.guarded_handlers.apply_guards()
+        self.broker.flow_control.release_held()
         with trio.move_on_after(MAX_ANSWER_S):
             await self._answer_waiting()
             while self._has_running_requests:  # noqa: ASYNC110
@@ -387,8 +391,8 @@ class BrokerService:
     @property
     def _has_running_requests(self) -> bool:
         return any(
-            connection.has_running_tasks and connection not in self._roles.waiting
-            for connection in self.server.connections
+            connection.running_task_count > self._roles.waiting[connection]
+            for connection in self._connections
         )
 
     async def _answer_waiting(self) -> None:

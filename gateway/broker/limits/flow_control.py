@@ -113,6 +113,7 @@ class FlowControl:
         self.waited_s = waited_s
         self._quota_directions = (quotas.sending, quotas.pulling)
         self._listeners: list[Callable[[], None]] = []
+        self._release = trio.Event()
 
     def add_listener(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` whenever the guards must be applied again, because requests get or lose a limit."""
@@ -225,6 +226,11 @@ class FlowControl:
             ext["maxMsgBytes"] = str(allowed_bytes)
         return handler(connection, command)
 
+    def release_held(self) -> None:
+        """Tell the clients whose pulls wait for their quotas to pull again, because the parts are to be replaced."""
+        self._release.set()
+        self._release = trio.Event()
+
     async def _hold_until_allowed(
         self, handler: Handler, connection: Connection, command: Command, wait_s: float
     ) -> None:
@@ -235,8 +241,10 @@ class FlowControl:
         """
         end = trio.current_time() + _hold_s(command)
         # Several pulls wait for the same tokens: whoever wakes up first takes them, the others wait again.
-        while wait_s > 0 and trio.current_time() < end:
-            await trio.sleep(min(wait_s, end - trio.current_time()))
+        release = self._release
+        while wait_s > 0 and trio.current_time() < end and not release.is_set():
+            with trio.move_on_after(min(wait_s, end - trio.current_time())):
+                await release.wait()
             wait_s = self.quotas.wait_s(PULL, command.ext.get("topic", ""))
         if wait_s > 0:
             connection.write(self._encode_retry(command))

@@ -181,3 +181,16 @@ def test_all_that_a_slave_copies_is_served_while_its_master_rests():
     } - {UpdateConsumerOffset}
     assert len(copied) > 5
     assert {request.__name__ for request in copied if request.code not in COPYING} == set()
+
+
+@simulated
+async def test_two_changes_that_one_connection_orders_do_not_wait_for_each_other(cluster):
+    node = await cluster.add_broker()
+    client = cluster.dial(node.address)
+    start = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        for broker_role in (SYNC_MASTER, ASYNC_MASTER, SYNC_MASTER):
+            request = ChangeBrokerRole(broker_role=broker_role, broker_id=0)
+            nursery.start_soon(client.ask, request, 60)
+    assert trio.current_time() - start < 1
+    assert not node.service._roles.waiting

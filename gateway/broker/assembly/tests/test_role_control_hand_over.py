@@ -6,17 +6,22 @@ import pytest
 import trio
 from trio.testing import memory_stream_pair
 
+from codec.constants import ResponseCode
 from codec.topics import TRANS_OP_TOPIC
 from gateway.broker.assembly import role_control
 from gateway.broker.assembly.role_control import UNKNOWN_S, RoleOrder
 from gateway.broker.assembly.service import MAX_ANSWER_S
 from gateway.broker.limits.request_pause import MAX_HOLD_S
+from gateway.broker.processors.live_config import apply_broker_config
 from gateway.broker.replication.parts import PeerLinks
 from gateway.broker.replication.table_sync import TableSync
 from gateway.config.replication import ASYNC_MASTER, SLAVE, SYNC_MASTER, Role
 from gateway.tests.cluster import NAMESRV, bodies, message, pull, settle, simulated
+from gateway.tests.configs import change_config
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
 from remoting.frame_connection import FrameConnection
+from remoting.limits import ConnectionLimits
+from remoting.local_connection import LocalConnection
 from remoting.requests.offsets import QueryConsumerOffset
 from remoting.requests.roles import ChangeBrokerRole, GetBrokerRole, HandOverBroker
 from remoting.transport import StreamTransport
@@ -413,3 +418,58 @@ async def test_progress_that_the_slave_returns_does_not_hold_the_hand_over_up(cl
     assert (await both.hand_over()).broker_role == SLAVE
     assert trio.current_time() - start < MAX_HOLD_S
     assert both.slave.broker.offsets.query_offset("GID", "orders", 0) == 2
+
+
+@simulated
+async def test_a_master_saves_that_it_is_one_before_it_serves_again(cluster, monkeypatch):
+    """After a crash between the two it would start as a slave that alone has what it acknowledged last."""
+    both = await pair(cluster)
+    lose_answers(monkeypatch, cluster, carry_out=False)
+    service = both.master.service
+    saved_roles, links = [], service._roles._links
+    save = links.saved_role.save
+
+    def record(config):
+        saved_roles.append((config.role, service._is_resting))
+        save(config)
+
+    monkeypatch.setattr(links.saved_role, "save", record)
+    with pytest.raises(RequestError, match="the slave did not take over"):
+        await both.hand_over()
+    assert saved_roles == [(Role.SLAVE, True), (Role.MASTER, True)]
+
+
+@simulated
+async def test_a_request_of_the_same_process_is_waited_for(cluster):
+    """Those of the gRPC front come over connections that the server of the broker does not know."""
+    both = await pair(cluster)
+    service = both.master.service
+    address = both.master.address
+    local = LocalConnection(service.handlers, address, address, cluster.nursery, ConnectionLimits())
+    service.handle_open(local)
+    local.spawn(trio.sleep, 2 * MAX_ANSWER_S)
+    with pytest.raises(RequestError, match="run for more than 5 s"):
+        await both.hand_over()
+    local.close("done")
+    await both.hand_over()
+
+
+@simulated
+async def test_a_pull_that_waits_for_its_quota_does_not_hold_the_hand_over_up(cluster):
+    both = await pair(cluster)
+    await both.client.ask(message(body=bytes(1000)))
+    config = change_config(both.master.broker.config, pull_quota_bytes=10)
+    apply_broker_config(both.master.broker, config)
+    await both.client.ask(pull())
+    answers = []
+
+    async def ask():
+        answers.append((await both.client.ask(pull(wait_ms=15_000), 20)).code)
+
+    cluster.nursery.start_soon(ask)
+    await settle()
+    assert not answers
+    start = trio.current_time()
+    assert (await both.hand_over()).broker_role == SLAVE
+    assert trio.current_time() - start < MAX_HOLD_S
+    assert answers == [ResponseCode.PULL_RETRY_IMMEDIATELY]
