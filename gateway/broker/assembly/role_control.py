@@ -256,6 +256,7 @@ class RoleControl:
             await self._refuse_a_withdrawn_order(request)
         elif not request.force:
             await self._refuse_while_the_master_lives()
+        await self._apply_copied_progress()
         # A former master that hands over, or that an operator gave up, is still registered by the id 0.
         takes_over = request.force or request.log_end is not None
         service.pass_on_to(None)
@@ -274,6 +275,15 @@ class RoleControl:
                 ResponseCode.SYSTEM_ERROR,
                 f"the log of this slave ends at {end}, and the master's at {log_end}",
             )
+
+    async def _apply_copied_progress(self) -> None:
+        """Apply the master's progress that waits for the queues; without it work of the master is repeated."""
+        slave = self._service.broker.replication.slave
+        if slave is not None and self._service.is_open:
+            try:
+                await slave.table_sync.apply_all_copied()
+            except ValueError as error:
+                log.warning("progress of the master cannot be read", extra={"reason": str(error)})
 
     async def _refuse_a_withdrawn_order(self, request: ChangeBrokerRole) -> None:
         """Ask the master whether it still hands over by this order. Raises RequestError, or one of FAILURES."""

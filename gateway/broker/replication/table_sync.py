@@ -82,6 +82,9 @@ KEYS_PER_SLICE: Final = 500
 """Keys of consumer offsets that are merged before other tasks get their turn: at most about five milliseconds."""
 COPIED_POLL_S: Final = 0.5
 """Time between two looks at whether the log is copied that progress waits for."""
+QUEUES_TIMEOUT_S: Final = 10.0
+"""Longest time for which a slave that takes over waits for its queues."""
+QUEUES_POLL_S: Final = 0.02
 MAX_RESTARTS: Final = 5
 """Number of times that a paged listing begins anew because the table changed meanwhile."""
 
@@ -123,6 +126,10 @@ class WaitingProgress:
         """Apply what waits for an end up to this one. Raises ValueError for what cannot be read."""
         while self._waiting and self._waiting[0][0] <= log_end:
             self._waiting.pop(0)[1]()
+
+    def forget_after(self, log_end: int) -> None:
+        """Forget what waits for a later end: other messages may come to lie before that, with another master."""
+        self._waiting = [waiting for waiting in self._waiting if waiting[0] <= log_end]
 
     def clear(self) -> None:
         """Forget what waits, because it is another master's."""
@@ -201,6 +208,10 @@ class TableSync:
                 extra = {"master": f"{address[0]}:{address[1]}", "reason": str(problems.exceptions[0])}
                 log.warning("tables of the master not copied", extra=extra)
             self._is_failing = True
+            # The master may come back without its last messages, and store others.
+            end = self._parts.store.max_physical_offset
+            self._waiting_tables.forget_after(end)
+            self._waiting_timers.forget_after(end)
 
     def note_topic(self, topic: str) -> None:
         """Copy the tables soon if a message of a topic has come that this slave does not know.
@@ -236,6 +247,20 @@ class TableSync:
             raise RemotingClosed("the address of the master is unknown")
         async with self._dial(*master.address) as connection:
             await self.sync_all(connection)
+        if not await self.apply_all_copied():
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "the slave's queues are not complete yet")
+
+    async def apply_all_copied(self) -> bool:
+        """Apply all progress that the log is copied for, once the queues are complete, for which it waits a while.
+
+        Return False if they are not complete even then. Raises ValueError.
+        """
+        store = self._parts.store
+        with trio.move_on_after(QUEUES_TIMEOUT_S):
+            while store.queued_until < store.max_physical_offset:  # noqa: ASYNC110 - nothing else waits for it
+                await trio.sleep(QUEUES_POLL_S)
+        self._apply_copied()
+        return store.queued_until >= store.max_physical_offset
 
     async def sync_all(self, connection: Connection) -> None:
         """Copy all tables over a connection to the master. Raises one of FAILURES, ValueError."""

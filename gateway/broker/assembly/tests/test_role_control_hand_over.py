@@ -7,7 +7,7 @@ import trio
 from trio.testing import memory_stream_pair
 
 from codec.constants import ResponseCode
-from codec.topics import TRANS_OP_TOPIC
+from codec.topics import TRANS_GROUP, TRANS_OP_TOPIC
 from gateway.broker.assembly import role_control
 from gateway.broker.assembly.role_control import UNKNOWN_S, RoleOrder
 from gateway.broker.assembly.service import MAX_ANSWER_S
@@ -27,6 +27,7 @@ from remoting.requests.roles import ChangeBrokerRole, GetBrokerRole, HandOverBro
 from remoting.transport import StreamTransport
 from storage.append import NewMessage
 from storage.errors import StoreFull
+from storage.replica_log import ReplicaLog
 
 
 def links_of(cluster):
@@ -137,6 +138,32 @@ async def test_a_slave_that_does_not_take_over_leaves_the_master_as_it_was(clust
     await trio.sleep(3)
     assert bodies(await both.client.ask(pull(queue_id=1))) == [b"late"], "its own tasks work again"
     assert not both.master.service.tasks.failing
+
+
+@simulated
+async def test_a_take_over_applies_progress_that_waits_for_the_queues(cluster, monkeypatch):
+    both = await pair(cluster, ASYNC_MASTER)
+    dispatch, has_room = ReplicaLog.dispatch, False
+
+    def dispatch_with_room(log, limit):
+        if not has_room:
+            raise StoreFull("no room")
+        return dispatch(log, limit)
+
+    monkeypatch.setattr(ReplicaLog, "dispatch", dispatch_with_room)
+    await both.client.ask(message())
+    both.master.broker.offsets.commit_offset(TRANS_GROUP, "orders", 0, 1)
+    await trio.sleep(15)
+    await both.master.crash()
+    promote = ChangeBrokerRole(broker_role=ASYNC_MASTER, broker_id=0, force=True)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(cluster.dial(both.slave.address).ask, promote, 30))
+        await trio.sleep(2)
+        assert both.slave.broker.offsets.query_offset(TRANS_GROUP, "orders", 0) == -1
+        has_room = True
+    assert (await both.role(both.slave)).broker_role == ASYNC_MASTER
+    assert both.slave.broker.offsets.query_offset(TRANS_GROUP, "orders", 0) == 1
 
 
 def lose_answers(monkeypatch, cluster, carry_out):

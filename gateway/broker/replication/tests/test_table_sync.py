@@ -442,3 +442,67 @@ async def test_offsets_are_copied_in_parts_between_which_others_get_their_turn(
     assert pair.slave.offsets.table == pair.master.offsets.table
     assert max(sizes) == 10
     assert parsed, "parsed in a thread"
+
+
+@simulated
+async def test_progress_of_before_a_lost_connection_is_not_applied_to_other_messages(
+    cluster: Cluster,
+) -> None:
+    pair = await pair_of(cluster)
+    await cluster.dial(pair.master_node.address).ask(message())
+    pair.master.delay_service.offsets |= {1: 7}
+    await pair.copy()
+    copied = bytes(whole_message(pair, 0))
+    await pair.master_node.stop()
+    await pair.copy()
+    pair.slave.store.append_preserving_offsets("orders", 0, 0, memoryview(copied))
+    await trio.sleep(1)
+    assert pair.slave.delay_service.offsets == {}
+
+
+def copy_log_without_queues(pair: Pair) -> ReplicaLog:
+    source, replica = pair.master.store.commit_log, ReplicaLog(pair.slave.store)
+    view, base, end = source.file_containing(0)
+    replica.receive(0, view[: end - base])
+    return replica
+
+
+@simulated
+async def test_progress_is_applied_at_a_take_over_once_the_queues_are_complete(cluster: Cluster) -> None:
+    pair = await pair_of(cluster)
+    await cluster.dial(pair.master_node.address).ask(message())
+    pair.master.delay_service.offsets |= {1: 7}
+    replica = copy_log_without_queues(pair)
+
+    async def complete_queues() -> None:
+        await trio.sleep(1)
+        replica.dispatch(100)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(complete_queues)
+        await pair.sync.sync_once()
+        assert pair.slave.delay_service.offsets == {1: 7}
+
+
+@simulated
+async def test_a_slave_whose_queues_do_not_get_complete_does_not_take_over(cluster: Cluster) -> None:
+    pair = await pair_of(cluster)
+    await cluster.dial(pair.master_node.address).ask(message())
+    copy_log_without_queues(pair)
+    with pytest.raises(RequestError, match="queues are not complete yet"):
+        await pair.sync.sync_once()
+
+
+@simulated
+async def test_progress_of_a_lost_master_waits_for_the_queues_of_what_is_copied(cluster: Cluster) -> None:
+    pair = await pair_of(cluster)
+    await cluster.dial(pair.master_node.address).ask(message())
+    pair.master.delay_service.offsets |= {1: 7}
+    replica = copy_log_without_queues(pair)
+    await pair.copy()
+    await pair.master_node.stop()
+    await pair.copy()
+    assert pair.slave.delay_service.offsets == {}
+    replica.dispatch(100)
+    assert await pair.sync.apply_all_copied()
+    assert pair.slave.delay_service.offsets == {1: 7}
