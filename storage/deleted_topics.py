@@ -16,7 +16,7 @@ about to happen, so that the broker, when it starts after a kill between the two
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from codec import fastjson
@@ -70,17 +70,21 @@ class DeletedTopics:
         The file of queue ends is deleted first; it is in the same folder, so writing this file makes that durable as
         well.
         """
+        self.add_all({topic: (log_end, time_ms)}, log_start)
+
+    def add_all(self, added: Mapping[str, Deletion], log_start: int) -> None:
+        """Record as `add` does that several topics are deleted: all of them, or none."""
         with self._lock:
             self.deletions_begun += 1
             delete_queue_ends(self._files, self._root)
             deletions = {
                 name: deletion for name, deletion in self._deletions.items() if deletion[0] > log_start
             }
-            deletions[topic.encode()] = (log_end, time_ms)
+            deletions |= {topic.encode(): deletion for topic, deletion in added.items()}
             self._write(deletions)
             self._deletions = deletions
-            # The file of announcements follows at the next one. Until then it names a topic without messages.
-            self.announced -= {topic}
+            # The file of announcements follows at the next one. Until then it names topics without messages.
+            self.announced -= added.keys()
 
     def run_unless_deleted_since(self, deletions_begun: int, write_ends: Callable[[], None]) -> None:
         """Write the file of queue ends, unless a topic was deleted since its content was read. Thread safe."""

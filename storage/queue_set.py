@@ -76,6 +76,10 @@ class QueueSet:
         """Return all queues, as a copy that another thread may iterate over."""
         return list(self.by_key.values())
 
+    def queues_of(self, topic: str) -> list[ConsumeQueue]:
+        """Return the queues of a topic."""
+        return [self.by_key[topic, queue_id] for queue_id in self._ids.get(topic, ())]
+
     def topics(self) -> set[str]:
         """Return the topics that have at least one queue."""
         return set(self._ids)

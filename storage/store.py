@@ -666,21 +666,29 @@ class MessageStore:
         log_files.start_at(physical_offset, physical_offset)
         self.files.flush(log_files.path(physical_offset))
 
-    def note_deletion(self, topic: str, log_end: int, time_ms: int) -> None:
-        """Delete the messages of a topic before a physical offset, as its master did at this wall time; blocks.
+    def note_deletions(self, notes: Mapping[str, tuple[int, int]]) -> Iterator[None]:
+        """Delete the messages of topics before a physical offset, as the master did at a wall time (ms).
 
-        May be repeated. A queue that began anew after the deletion stays. Raises StoreFull, OSError.
+        The first slice waits for the disk, and may run in another thread; if it raises StoreFull or OSError, nothing
+        has changed. Other tasks may run at each yield. May be repeated. A queue that began anew after the deletion
+        stays.
         """
-        if self._deleted_topics.deletion_of(topic) == (log_end, time_ms):
+        added = {
+            topic: note for topic, note in notes.items() if self._deleted_topics.deletion_of(topic) != note
+        }
+        if not added:
             return
-        self._deleted_topics.add(topic, self.min_physical_offset, log_end, time_ms)
-        for queue in self._queue_set.queues():
-            if queue.topic == topic and self._deleted_topics.has_queue(queue, self.commit_log):
-                self._queue_set.note_changed_paths(self._queue_set.discard(queue))
+        self._deleted_topics.add_all(added, self.min_physical_offset)
+        yield
+        for topic in added:
+            for queue in self._queue_set.queues_of(topic):
+                if self._deleted_topics.has_queue(queue, self.commit_log):
+                    self._queue_set.note_changed_paths(self._queue_set.discard(queue))
+                yield
 
     @property
     def deletion_notes(self) -> dict[str, tuple[int, int]]:
-        """The end of the log and the wall time (ms) of each topic's last deletion, for `note_deletion` of a replica."""
+        """End of the log and wall time (ms) of each topic's last deletion, for `note_deletions` of a replica."""
         return self._deleted_topics.notes()
 
     @property

@@ -79,7 +79,7 @@ class ReplicaPair:
         if not self.is_connected:
             return
         for topic, (log_end, time_ms) in self.master.store.deletion_notes.items():
-            self.slave.store.note_deletion(topic, log_end, time_ms)
+            list(self.slave.store.note_deletions({topic: (log_end, time_ms)}))
 
     def work_at_one(self) -> None:
         replica = self.randomness.choice([self.master, self.slave])

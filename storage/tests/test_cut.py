@@ -138,7 +138,7 @@ def assert_cut(files: CrashFiles, clock: FakeClock, whole: Filled, end: int) -> 
     source = MessageStore.open(CONFIG, copy_of_killed(whole.files), FakeClock())
     follow(ReplicaLog(store), source, 333)
     for topic, (log_end, time_ms) in source.deletion_notes.items():
-        store.note_deletion(topic, log_end, time_ms)
+        list(store.note_deletions({topic: (log_end, time_ms)}))
     assert_same(store, source)
     again = MessageStore.open(CONFIG, copy_of_killed(files), clock)
     assert_same(again, source)

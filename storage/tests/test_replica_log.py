@@ -401,7 +401,7 @@ def test_a_note_of_a_deletion_removes_queues_and_keeps_those_that_began_anew() -
         replica.receive(0, data)
         replica.dispatch(dispatched)
         for topic, (log_end, time_ms) in master.deletion_notes.items():
-            slave.note_deletion(topic, log_end, time_ms)
+            list(slave.note_deletions({topic: (log_end, time_ms)}))
         dispatch_all(replica)
         assert queues_of(slave) == queues_of(master)
         assert slave.max_offset("a", 0) == 0
@@ -422,7 +422,7 @@ def test_a_deletion_of_messages_that_are_still_to_come_survives_restarts_of_a_sl
     slave = opened(files, config, clock)
     ReplicaLog(slave).receive(0, data[:first_end])
     ((topic, note),) = master.deletion_notes.items()
-    slave.note_deletion(topic, *note)
+    list(slave.note_deletions({topic: note}))
     slave.close()
     slave = opened(files, config, clock)
     assert slave.deletion_notes == master.deletion_notes
@@ -437,7 +437,7 @@ def test_a_promotion_limits_deletions_to_the_log() -> None:
     slave = opened(files, config, clock)
     slave.append(NewMessage("b", 0, b"1", b""))
     end = slave.max_physical_offset
-    slave.note_deletion("a", 2 * end, clock.now_ms())
+    list(slave.note_deletions({"a": (2 * end, clock.now_ms())}))
     slave.close()
     assert opened(files, CONFIG, clock).deletion_notes == {"a": (end, clock.now_ms())}
 

@@ -421,8 +421,9 @@ class TableSync:
             self._is_ours = False
             return {}
         tables = reply.data
-        for topic, deletion in tables.deleted_topics.items():
-            self._repeat_deletion(topic, deletion.log_end, deletion.time_ms)
+        await self._repeat_deletions(
+            {topic: (deletion.log_end, deletion.time_ms) for topic, deletion in tables.deleted_topics.items()}
+        )
         if tables.consumer_filters:
             self._parts.filters.merge(tables.consumer_filters.encode())
         if tables.ordered_pops:
@@ -463,16 +464,27 @@ class TableSync:
             accounts.users.adopt(copied.users.encode())
             accounts.policy_table.adopt(copied.acls.encode())
 
-    def _repeat_deletion(self, topic: str, log_end: int, time_ms: int) -> None:
-        """Delete the messages of a topic that the master deleted, unless that was done already. Raises OSError."""
+    async def _repeat_deletions(self, notes: Mapping[str, tuple[int, int]]) -> None:
+        """Delete the messages of topics that the master deleted, unless that was done already. Raises OSError."""
         store = self._parts.store
-        if store.deletion_notes.get(topic) == (log_end, time_ms) or log_end <= store.min_physical_offset:
+        present, log_start = store.deletion_notes, store.min_physical_offset
+        added = {
+            topic: note for topic, note in notes.items() if present.get(topic) != note and note[0] > log_start
+        }
+        if not added:
             return
-        try:
-            store.note_deletion(topic, log_end, time_ms)
-        except StoreFull as error:
-            raise OSError(str(error)) from error
-        self._forget_topic(topic)
+        slices = store.note_deletions(added)
+        # To the end: what is noted is not repeated.
+        with trio.CancelScope(shield=True):
+            try:
+                await self._run_blocking(partial(next, slices, None))
+            except StoreFull as error:
+                raise OSError(str(error)) from error
+            for _ in slices:
+                await trio.lowlevel.checkpoint()
+            for topic in added:
+                self._forget_topic(topic)
+                await trio.lowlevel.checkpoint()
 
     def _forget_topic(self, topic: str) -> None:
         """Forget what refers to the messages of a deleted topic."""

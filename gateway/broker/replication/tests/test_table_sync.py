@@ -506,3 +506,39 @@ async def test_progress_of_a_lost_master_waits_for_the_queues_of_what_is_copied(
     replica.dispatch(100)
     assert await pair.sync.apply_all_copied()
     assert pair.slave.delay_service.offsets == {1: 7}
+
+
+@simulated
+async def test_deletions_are_noted_in_one_write_outside_the_event_loop(cluster: Cluster, monkeypatch) -> None:
+    pair = await pair_of(cluster)
+    client = cluster.dial(pair.master_node.address)
+    topics = [f"t{number}" for number in range(5)]
+    for topic in topics:
+        await client.ask(message(topic))
+    copy_log(pair)
+    for topic in topics:
+        pair.slave.offsets.commit_offset("g", topic, 0, 1)
+        await client.ask(DeleteTopicInBroker(topic=topic))
+    run_blocking, is_outside, writes = pair.sync._run_blocking, False, []
+
+    async def noted_run(work: Callable[[], Any]) -> Any:
+        nonlocal is_outside
+        is_outside = True
+        try:
+            return await run_blocking(work)
+        finally:
+            is_outside = False
+
+    write = pair.slave.store._deleted_topics._write
+
+    def noted_write(deletions: dict[bytes, tuple[int, int]]) -> None:
+        writes.append(is_outside)
+        write(deletions)
+
+    monkeypatch.setattr(pair.sync, "_run_blocking", noted_run)
+    monkeypatch.setattr(pair.slave.store._deleted_topics, "_write", noted_write)
+    await pair.copy()
+    assert writes == [True]
+    assert pair.slave.store.deletion_notes == pair.master.store.deletion_notes
+    assert [pair.slave.store.max_offset(topic, 0) for topic in topics] == [0] * 5
+    assert [pair.slave.offsets.query_offset("g", topic, 0) for topic in topics] == [-1] * 5
