@@ -12,6 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from copy import copy
+from dataclasses import dataclass
 from functools import partial
 from math import inf
 from typing import Final
@@ -33,7 +34,7 @@ from gateway.namesrv.addresses import join_address
 from gateway.namesrv.registration import Registration, queue_data
 from gateway.namesrv.route_table import RouteTable
 from remoting.bodies.registration import RegisterBrokerBody
-from remoting.bodies.routes import TopicRouteData
+from remoting.bodies.routes import BrokerData, TopicRouteData
 from remoting.bodies.topics import TopicConfig, TopicConfigAndMappingSerializeWrapper
 from remoting.client import open_client
 from remoting.connection import Connection
@@ -65,6 +66,14 @@ PAUSE_S_PER_TOPIC: Final = 20e-6
 its time on registrations, not all of it."""
 Dial = Callable[[str, int], AbstractAsyncContextManager[Connection]]
 OpenConnection = Callable[[], AbstractAsyncContextManager[Connection]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """A live broker that has the name of this master, as a namesrv says: the reason for storing nothing."""
+
+    reason: str
+    namesrv: Address
 
 
 class NameTaken(Exception):
@@ -119,6 +128,9 @@ class Registrar:
         self._dial = dial
         self._leaving = False
         self._own_addresses: set[str] = set()
+        self._rivals: dict[str, Rival] = {}
+        """Live brokers that have this master's name, by address. A namesrv that restarts has forgotten them."""
+        self._is_blocked = False
         self._registered: tuple[int, str, int] | None = None
         self._broker = broker
         self._port = port
@@ -139,9 +151,15 @@ class Registrar:
 
     def follow(self, broker: Broker) -> None:
         """Register these parts of the broker, whose role may be another, from now on."""
+        was_master = self.is_master
         if broker is not self._broker:
             self._broker = broker
             self._watch(broker)
+        # A master that only waits for its slaves from now on, or not any more, still is one of two.
+        if not (was_master and self.is_master) or self.takes_over_name:
+            self._rivals.clear()
+            if self._supervisor is not None:
+                self._supervisor.refusal = ""
         self.is_paused = False
         self.register_locally()
         for namesrv in self._connections:
@@ -243,9 +261,23 @@ class Registrar:
 
     def note_name_owner(self) -> None:
         """Pass on what the namesrvs say about the owner of the name."""
-        reasons = [namesrv.name_taken for namesrv in self._connections if namesrv.name_taken]
-        is_master = self._broker.config.role is Role.MASTER
-        self._on_name_taken(reasons[0] if reasons and is_master else "")
+        refusal = "" if self._supervisor is None else self._supervisor.refusal
+        reasons = [*(rival.reason for rival in self._rivals.values()), refusal]
+        reason = reasons[0] if self.is_master else ""
+        self._on_name_taken(reason)
+        was_blocked, self._is_blocked = self._is_blocked, bool(reason)
+        if was_blocked and not reason:
+            for namesrv in self._connections:
+                namesrv.changed.set()
+
+    def is_taken_elsewhere(self, namesrv: "NamesrvConnection") -> bool:
+        """Return True if a live broker has this master's name, although this namesrv does not say so.
+
+        Its clients would come here, and be refused.
+        """
+        supervisor = self._supervisor
+        is_refused = supervisor is not None and supervisor is not namesrv and bool(supervisor.refusal)
+        return self.is_master and (bool(self._rivals) or is_refused)
 
     async def look_for_other_master(self) -> None:
         """Ask the namesrvs for the owner of the name before the broker serves anybody, for a moment at most.
@@ -279,21 +311,45 @@ class Registrar:
 
         It would lose its route and its clients to this broker. A broker that is gone does not count, although a namesrv
         lists it for two minutes. A namesrv that cannot answer the question does not know one.
+
+        A master also looks for those that were listed before, or that another namesrv lists. They are forgotten when
+        they are gone, and when the namesrv that listed them does so in another role.
         """
-        config = self._broker.config
+        broker, config = self._broker, self._broker.config
+        brokers: dict[str, BrokerData] = {}
         try:
-            cluster = (await connection.ask(GetBrokerClusterInfo(), sign=self.sign)).data
+            brokers = (await connection.ask(GetBrokerClusterInfo(), sign=self.sign)).data.broker_addr_table
         except RequestError as problem:
             log.debug("brokers of the namesrv not listed", extra={"reason": str(problem)})
-            return
-        namesake = cluster.broker_addr_table.get(config.broker_name)
-        owner = namesake.broker_addrs.get(config.broker_id) if namesake is not None else None
-        is_own = owner in self._own_addresses or owner == self.address_through(connection)
-        if owner and not is_own and await self._is_another_broker(owner):
-            raise NameTaken(
-                f"the live broker at {owner} has the name {config.broker_name} there. Set another brokerName, "
-                "or takeOverBrokerName=true to take its clients over"
+        namesake = brokers.get(config.broker_name)
+        listed_owner = "" if namesake is None else namesake.broker_addrs.get(config.broker_id, "")
+        addresses = {address for data in brokers.values() for address in data.broker_addrs.values()}
+        for owner in dict.fromkeys([*([listed_owner] if listed_owner else []), *self._rivals]):
+            rival = self._rivals.get(owner)
+            is_own = owner in self._own_addresses or owner == self.address_through(connection)
+            has_other_role = (
+                owner != listed_owner
+                and owner in addresses
+                and rival is not None
+                and rival.namesrv == connection.remote
             )
+            if is_own or has_other_role or not await self._is_another_broker(owner):
+                self._rivals.pop(owner, None)
+                continue
+            reason = self._describe_owner(owner)
+            if broker is self._broker and self.is_master:
+                namesrv = connection.remote if owner == listed_owner or rival is None else rival.namesrv
+                self._rivals[owner] = Rival(reason, namesrv)
+            raise NameTaken(reason)
+        self.note_name_owner()
+
+    def _describe_owner(self, owner: str) -> str:
+        text = f"the live broker at {owner} has the name {self._broker.config.broker_name} there. "
+        if self.is_master:
+            text += "If it took over from this one, make this one its slave (rmq-gateway broker demote). Otherwise set "
+        else:
+            text += "Set "
+        return text + "another brokerName, or takeOverBrokerName=true to take its clients over"
 
     async def _is_another_broker(self, address: str) -> bool:
         """Return True if something else than this broker accepts connections at an address."""
@@ -507,8 +563,8 @@ class NamesrvConnection:
         self.changed = trio.Event()
         self.failed_route_query = False
         """True if this namesrv did not answer when it was last asked for a route."""
-        self.name_taken = ""
-        """Why the broker must not be registered as master: another one is, as this namesrv says; "" if none is."""
+        self.refusal = ""
+        """The reason for which a supervisor does not register the broker, "" if it does."""
 
     async def look_for_other_master(self) -> None:
         """Ask once whether another live broker has the name. A namesrv that cannot be reached says nothing."""
@@ -516,7 +572,7 @@ class NamesrvConnection:
             async with self._open_connection() as connection:
                 await self._registrar.check_name(connection)
         except* NameTaken as taken:
-            self.name_taken = str(first_leaf(taken))
+            log.debug("name of the broker taken", extra={"reason": str(first_leaf(taken))})
         except* FAILURES as problems:
             log.debug("owner of the name not known", extra={"reason": str(problems.exceptions[0])})
 
@@ -586,7 +642,7 @@ class NamesrvConnection:
             if not self._registrar.is_replaced(self) and not self._registrar.is_paused:
                 if self._must_check_name:
                     await self._registrar.check_name(connection)
-                if not self._registrar.is_paused:
+                if not self._registrar.is_paused and not self._registrar.is_taken_elsewhere(self):
                     await self._register(connection)
             with trio.move_on_after(self._registrar.period_s):
                 await self.changed.wait()
@@ -629,13 +685,13 @@ class NamesrvConnection:
             )
         self._reachable = False
         # The supervisor refuses a master only because another of its processes is the master.
-        is_refused = self._name == SUPERVISOR and isinstance(problem, RequestError)
-        self.name_taken = str(problem) if isinstance(problem, NameTaken) or is_refused else ""
+        if self._name == SUPERVISOR and isinstance(problem, RequestError):
+            self.refusal = str(problem)
         self._registrar.note_name_owner()
 
     def _note_success(self) -> None:
-        if self.name_taken:
-            self.name_taken = ""
+        if self.refusal:
+            self.refusal = ""
             self._registrar.note_name_owner()
         if not self._reachable:
             log.info("registration with namesrv works again", extra={"namesrv": self._name})
@@ -658,7 +714,6 @@ class NamesrvConnection:
     def register_again(self) -> None:
         """Register at once, after checking that no other broker has the name and the id, which may be another now."""
         self._is_first_registration = True
-        self.name_taken = ""
         self.changed.set()
 
     async def leave(self) -> None:

@@ -473,11 +473,13 @@ class BrokerService:
 
     def note_other_master(self, reason: str) -> None:
         """Store no messages as long as another broker is the master of this name; "" means that none is."""
+        # Also when it is the same: a change of the parts settles all outcomes.
+        if reason or self._other_master:
+            self.tasks.record_outcome(NAME_OWNER, RuntimeError(reason) if reason else None)
         if reason == self._other_master:
             return
         self._other_master = reason
         self.guarded_handlers.apply_guards()
-        self.tasks.record_outcome(NAME_OWNER, RuntimeError(reason) if reason else None)
         if reason:
             log.error(
                 "another broker is master of this name, so nothing is stored here", extra={"reason": reason}

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +11,7 @@ from gateway.broker.assembly import registration
 from gateway.broker.processors.live_config import apply_broker_config
 from gateway.namesrv.registration import queue_data
 from gateway.tests.cluster import NAMESRV, Producer, bodies, message, pull, settle, simulated
+from gateway.tests.configs import change_config
 from remoting.bodies.routes import TopicRouteData
 from remoting.bodies.topics import TopicConfig
 from remoting.errors import RemotingTimeout, RequestError
@@ -751,3 +753,84 @@ def test_a_silent_namesrv_delays_one_route_query_only():
     for _ in range(2):
         assert trio.run(registration.Registrar.find_route, registrar, "t") is silent.answer
     assert asked == ["good", "silent", "silent"]
+
+
+async def former_and_new_master(cluster):
+    """Return a master, and a former one of its name that is back and stores nothing."""
+    new = await cluster.add_broker()
+    former = await cluster.add_broker()
+    await trio.sleep(1)
+    await assert_stores_nothing(cluster, former)
+    return new, former
+
+
+async def assert_stores_nothing(cluster, node):
+    with pytest.raises(RequestError, match=r"the live broker at .* has the name"):
+        await cluster.dial(node.address).ask(message())
+
+
+@simulated
+async def test_a_former_master_stores_nothing_when_the_namesrv_has_forgotten_its_successor(cluster):
+    namesrv = await cluster.namesrv()
+    new, former = await former_and_new_master(cluster)
+    await namesrv.stop()
+    await trio.sleep(5)
+    await assert_stores_nothing(cluster, former)
+    handlers = (await cluster.namesrv()).service.server._handlers
+    register = handlers[RegisterBroker.code]
+
+    def lose_new(connection, command):
+        return None if command.ext["brokerAddr"].startswith(new.address[0]) else register(connection, command)
+
+    handlers[RegisterBroker.code] = lose_new
+    await trio.sleep(40)
+    await assert_stores_nothing(cluster, former)
+    assert await route(cluster, "TBW102") == {}
+    handlers[RegisterBroker.code] = register
+    await new.stop()
+    await trio.sleep(5)
+    await cluster.dial(former.address).ask(message())
+
+
+@simulated
+async def test_a_former_master_does_not_register_with_another_namesrv(cluster, monkeypatch):
+    await cluster.namesrv()
+    new = await cluster.add_broker()
+    with monkeypatch.context() as patch:
+        patch.setattr("gateway.tests.cluster.NAMESRV", ("10.0.0.2", 9876))
+        routes = (await cluster.namesrv()).service.routes
+    former = await cluster.add_broker(namesrv_addr="10.0.0.2:9876;10.0.0.1:9876")
+    await trio.sleep(40)
+    assert routes.cluster_info("").broker_addr_table == {}
+    await assert_stores_nothing(cluster, former)
+    await new.stop()
+    await trio.sleep(5)
+    assert list(routes.cluster_info("").broker_addr_table) == ["broker-a"]
+    await cluster.dial(former.address).ask(message())
+
+
+@simulated
+async def test_a_former_master_that_is_to_wait_for_its_slaves_stores_nothing_still(cluster):
+    await cluster.namesrv()
+    _, former = await former_and_new_master(cluster)
+    await former.service.rebuild(partial(change_config, broker_role="SYNC_MASTER"))
+    await assert_stores_nothing(cluster, former)
+    assert former.service.tasks.failing
+
+
+@simulated
+async def test_a_former_master_serves_again_when_its_successor_becomes_a_slave(cluster):
+    await cluster.namesrv()
+    new, former = await former_and_new_master(cluster)
+    demote = ChangeBrokerRole(broker_role="SLAVE", broker_id=1, force=True)
+    await cluster.dial(new.address).ask(demote, 30)
+    await trio.sleep(5)
+    await cluster.dial(former.address).ask(message())
+
+
+@simulated
+async def test_a_master_whose_name_is_taken_is_advised_to_become_a_slave(cluster, caplog):
+    await cluster.namesrv()
+    await former_and_new_master(cluster)
+    (refusal,) = [record for record in caplog.records if record.message == "registration with namesrv failed"]
+    assert "make this one its slave (rmq-gateway broker demote)" in refusal.reason
