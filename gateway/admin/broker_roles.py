@@ -12,6 +12,9 @@ SLAVE: Final = "SLAVE"
 CHANGE_TIMEOUT_S: Final = 120.0
 """Longest time of a change: a store that was not closed cleanly is recovered first."""
 MAX_CATCH_UP_S: Final = 10.0
+COPYING: Final = "copying"
+OFFICIAL: Final = "official"
+"""State of a broker that does not know the request for its role."""
 
 
 class RoleChangeRefused(AdminError):
@@ -19,7 +22,10 @@ class RoleChangeRefused(AdminError):
 
 
 def list_roles(client: AdminClient) -> list[dict[str, Any]]:
-    """Return a row for each registered broker. One that cannot be asked has a ``problem``."""
+    """Return a row for each registered broker.
+
+    One that cannot be asked, is fenced, or does not copy has a ``problem``. An official one only has a state.
+    """
     rows = []
     for name, data in sorted(client.cluster.broker_addr_table.items()):
         for broker_id, address in sorted(data.broker_addrs.items()):
@@ -27,6 +33,8 @@ def list_roles(client: AdminClient) -> list[dict[str, Any]]:
             row["role"] = "master" if broker_id == MASTER_ID else "slave"
             try:
                 row |= _describe(read_role(client, address))
+            except RoleChangeRefused:
+                row["state"] = OFFICIAL
             except AdminError as error:
                 row["problem"] = str(error)
             rows.append(row)
@@ -51,8 +59,14 @@ def _describe(status: BrokerRoleStatus) -> dict[str, Any]:
             }
             for slave in status.slaves
         ],
-        "problem": status.reason,
+        "problem": status.reason or _describe_idle_slave(status),
     }
+
+
+def _describe_idle_slave(status: BrokerRoleStatus) -> str:
+    """Return the state of a slave that does not copy yet, such as "comparing"; "" for any other broker."""
+    is_idle = status.broker_role == SLAVE and status.is_serving and status.state != COPYING
+    return status.state if is_idle else ""
 
 
 def read_role(client: AdminClient, address: str) -> BrokerRoleStatus:

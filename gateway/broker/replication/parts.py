@@ -92,6 +92,11 @@ class Replication:
         if self.slave is not None:
             self.slave.lookup.note_registration(ha_address, address)
 
+    @property
+    def lacks_master(self) -> bool:
+        """True at a slave that does not know its master, or not where its log is copied from."""
+        return self.slave is not None and (not self.master_address or self.slave.lookup.master is None)
+
     def note_members(self, addresses: Mapping[int, str]) -> None:
         """Take over the addresses of all brokers of this name that are registered, by broker id."""
         self.group.note_members(addresses)

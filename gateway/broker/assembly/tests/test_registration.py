@@ -9,6 +9,7 @@ from codec import fastjson
 from codec.constants import ResponseCode
 from gateway.broker.assembly import registration
 from gateway.broker.processors.live_config import apply_broker_config
+from gateway.broker.replication.master_lookup import Master
 from gateway.namesrv.registration import queue_data
 from gateway.tests.cluster import NAMESRV, Producer, bodies, message, pull, settle, simulated
 from gateway.tests.configs import change_config
@@ -636,6 +637,28 @@ async def test_a_slave_learns_where_its_master_is_and_tells_clients(cluster):
     await master.stop()
     await trio.sleep(31)
     assert slave.broker.replication.master_address == "10.0.1.77:10911", "it may come back"
+
+
+@pytest.mark.parametrize("is_local", [False, True])
+@simulated
+async def test_a_slave_that_hears_of_another_master_copies_from_it_within_seconds(cluster, is_local):
+    """The members of its group do not say where the log is copied from: that is in the answer to a registration."""
+    namesrv = await cluster.namesrv()
+    master = await cluster.add_broker(host="10.0.1.77")
+    slave = await cluster.add_broker(
+        local=namesrv if is_local else None,
+        broker_role="SLAVE",
+        broker_id=1,
+        enable_slave_acting_master=True,
+        register_nameserver_period_ms=60_000,
+    )
+    await trio.sleep(5)
+    lookup = slave.broker.replication.slave.lookup
+    assert lookup.master.address == ("10.0.1.77", 10911)
+    await master.crash()
+    await cluster.add_broker(host="10.0.1.88")
+    await trio.sleep(10)
+    assert lookup.master == Master(("10.0.1.88", 10912), ("10.0.1.88", 10911))
 
 
 @simulated
