@@ -22,7 +22,7 @@ from toolkit.exit_codes import ExitCode
 def status(connection: ConnectionFlags, output: str) -> None:
     """Show masters and slaves, and how far slaves are behind.
 
-    Ends with 3 if a broker has a problem: it does not answer, is fenced, or cannot copy its master.
+    Ends with 3 if a broker has a problem: it does not answer, is fenced, or does not copy its master.
     """
     from gateway.admin.broker_roles import list_roles
 

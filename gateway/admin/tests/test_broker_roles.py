@@ -1,12 +1,19 @@
 """`rmq-gateway broker status`, `promote` and `demote` against masters without slaves; the rest is in acceptance/."""
 
 import json
+from typing import Any
 
 import click
 import pytest
+from click.testing import Result
 
+from codec.constants import ResponseCode
+from gateway.admin.client import AdminClient
+from gateway.admin.errors import Refused
 from gateway.admin.tests.local_server import LocalServer
 from gateway.commands import cli
+from remoting.declare import Request
+from remoting.requests.roles import BrokerRoleReply, BrokerRoleStatus, GetBrokerRole
 
 
 def test_the_roles_of_brokers(server: LocalServer) -> None:
@@ -59,3 +66,41 @@ def test_the_list_of_commands_shows_their_help(name: str) -> None:
     command = group.get_command(click.Context(group), name)
     assert command is not None
     assert cli.BROKER_COMMANDS[name].help == command.get_short_help_str(limit=cli.MAX_HELP_CHARS)
+
+
+def status_of(server: LocalServer, monkeypatch: pytest.MonkeyPatch, answer: BrokerRoleStatus | int) -> Result:
+    """Run `broker status` where every broker gives one answer."""
+
+    ask = AdminClient.ask
+
+    def answer_role(client: AdminClient, address: str, request: Request[Any], **more: Any) -> Any:
+        if not isinstance(request, GetBrokerRole):
+            return ask(client, address, request, **more)
+        if isinstance(answer, int):
+            raise Refused(address, request, answer, "refused")
+        return BrokerRoleReply(data=answer)
+
+    monkeypatch.setattr(AdminClient, "ask", answer_role)
+    return server.invoke("broker", "status", "--json")
+
+
+@pytest.mark.parametrize("state", ["looking for the master", "comparing"])
+def test_a_slave_that_does_not_copy_is_a_problem(
+    server: LocalServer, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    slave = BrokerRoleStatus(
+        broker_name="broker-a", cluster="c", broker_role="SLAVE", broker_id=1, is_serving=True, state=state
+    )
+    result = status_of(server, monkeypatch, slave)
+    assert result.exit_code == 3
+    assert [row["problem"] for row in json.loads(result.stdout)] == [state] * 2
+    slave.state = "copying"
+    assert status_of(server, monkeypatch, slave).exit_code == 0
+
+
+def test_an_official_broker_is_not_a_problem(server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = status_of(server, monkeypatch, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+    assert result.exit_code == 0
+    rows = json.loads(result.stdout)
+    assert [(row["role"], row["state"], row["problem"]) for row in rows] == [("master", "official", "")] * 2
+    assert status_of(server, monkeypatch, ResponseCode.NO_PERMISSION).exit_code == 3
