@@ -240,8 +240,7 @@ class Registrar:
         A slave that does not know its master learns of it from the answer.
         """
         period_s = self._broker.config.register_nameserver_period_ms / 1000
-        is_waiting = self._broker.config.role is Role.SLAVE and not self._broker.replication.master_address
-        return min(period_s, MASTERLESS_PERIOD_S) if is_waiting else period_s
+        return min(period_s, MASTERLESS_PERIOD_S) if self._broker.replication.lacks_master else period_s
 
     @property
     def timeout_s(self) -> float:
@@ -425,7 +424,13 @@ class Registrar:
         )
         group = (await connection.ask(request, sign=self.sign)).data.broker_member_group
         if group is not None and group.broker_addrs:
-            self._broker.replication.note_members(group.broker_addrs)
+            replication = self._broker.replication
+            lacked_master = replication.lacks_master
+            replication.note_members(group.broker_addrs)
+            if replication.lacks_master and not lacked_master:
+                # The answer to a registration says where the log of another master is copied from.
+                for namesrv in self._connections:
+                    namesrv.changed.set()
 
     def unregistration_request(self, connection: Connection) -> UnregisterBroker:
         """Return the request that unregisters the broker."""
@@ -520,7 +525,7 @@ class Registrar:
 
     async def _keep_registered_locally(self, local: RouteTable) -> None:
         """Heal the routes of the namesrv in this process: a request may have deleted topics there."""
-        next_renewal_s = trio.current_time() + self.period_s
+        renewed_s = trio.current_time()
         while True:
             if self.sends_heartbeats:
                 await trio.sleep(HEARTBEAT_INTERVAL_S)
@@ -529,9 +534,9 @@ class Registrar:
                 self._broker.replication.note_members(group.broker_addrs)
             else:
                 await trio.sleep(self.period_s)
-            if trio.current_time() >= next_renewal_s:
+            if trio.current_time() >= renewed_s + self.period_s:
                 self.renew_locally()
-                next_renewal_s = trio.current_time() + self.period_s
+                renewed_s = trio.current_time()
 
     async def unregister_all(self) -> None:
         """Unregister from all namesrvs for good. A namesrv that does not answer lets the registration expire."""
