@@ -124,17 +124,16 @@ class OffsetJournal:
         at = self._words[_END_WORD]
         end = at + _HEAD_WORDS + _words_of(len(data))
         is_impossible = not 0 <= queue_id <= _MAX_QUEUE_ID or not 0 < len(data) <= _MAX_KEY_BYTES
-        if self._is_full or end > len(self._words) or is_impossible:
+        if self._is_full or is_impossible:
+            return
+        if end > len(self._words):
+            self._note_full(f"the {self._mapped.size_bytes} bytes of the journal are in use")
             return
         if end > self._reserved:
             try:
                 self._reserve(end)
             except StoreError as error:
-                self._is_full = True
-                extra = {"path": self._mapped.path, "reason": str(error)}
-                log.warning(
-                    "consumer offsets survive SIGKILL no more, they are only saved at intervals", extra=extra
-                )
+                self._note_full(str(error))
                 return
         self._words[at] = ~offset
         self._words[at + 1] = _head(queue_id, data)
@@ -142,6 +141,11 @@ class OffsetJournal:
         self._mapped.view[start : start + len(data)] = data
         self._words[_END_WORD] = end
         self._slots.setdefault(key, {})[queue_id] = at
+
+    def _note_full(self, reason: str) -> None:
+        self._is_full = True
+        extra = {"path": self._mapped.path, "reason": reason}
+        log.warning("consumer offsets survive SIGKILL no more, they are only saved at intervals", extra=extra)
 
     def _reserve(self, end: int) -> None:
         reserved = min(len(self._words), end + _RESERVED_WORDS)

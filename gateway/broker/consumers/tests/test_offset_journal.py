@@ -201,11 +201,12 @@ def test_without_room_on_the_disk_offsets_are_saved_at_intervals(caplog: pytest.
         OffsetJournal(full, full.open_mapped(PATH, JOURNAL_BYTES)).begin()
 
 
-def test_a_full_journal_keeps_what_it_has(files: CrashFiles) -> None:
+def test_a_full_journal_keeps_what_it_has(files: CrashFiles, caplog: pytest.LogCaptureFixture) -> None:
     offsets = open_offsets(files, was_killed=False, size_bytes=80)
-    for queue_id, offset in ((0, 1), (1, 2), (2, 3), (0, 4)):
+    for queue_id, offset in ((0, 1), (1, 2), (2, 3), (3, 3), (0, 4)):
         offsets.commit_of_client("g", "t", queue_id, offset)
     assert open_offsets(killed(files)).table == {"t@g": {0: 4, 1: 2}}
+    assert caplog.text.count("consumer offsets survive SIGKILL no more") == 1
 
 
 CHANGES = st.lists(
