@@ -45,7 +45,6 @@ from codec.command import Command, decode_frame, encode_command, encode_response
 from codec.constants import ResponseCode
 from codec.errors import FrameError
 from remoting.connection import ONEWAY_FLAG, Connection, Handler, encode_failure
-from remoting.errors import RequestError
 from remoting.foreign_protocols import log_foreign, recognise
 from remoting.limits import ConnectionLimits
 from remoting.reactor import Reactor
@@ -241,7 +240,7 @@ class FrameConnection(Connection):
         """Handle the rest of what was read, one turn at a time. Before each, the peer has to read its answers."""
         turns = _turns_of_rests()
         while not self.closed:
-            if self._long_request is not None:
+            while self._long_request is not None:
                 await self._long_request.wait()
             # A peer that does not read its answers gets no further ones.
             await self._wait_drained()
@@ -263,6 +262,9 @@ class FrameConnection(Connection):
         """Handle every whole frame; return False if some are left, because the turn is over or answers are not read."""
         # Only an unfinished frame of an earlier read is copied together with this one; most reads are decoded in place.
         unfinished = self._input
+        if self._long_request is not None:
+            unfinished += data
+            return False
         if unfinished:
             unfinished += data
             buffer: bytes | bytearray = unfinished
@@ -333,25 +335,29 @@ class FrameConnection(Connection):
         FrameConnection.unread_bytes += added
 
     def spawn_alone(self, function: Callable[..., Awaitable[None]], *args: Any) -> None:
-        """Run an async function as `spawn` does, and read no further request of this peer until it ends."""
-        self._long_request = ended = trio.Event()
-        try:
-            self.spawn(self._run_alone, ended, function, args)
-        except RequestError:
-            self._end_long_request(ended)
-            raise
+        """Run an async function as `spawn` does, and read no further request of this peer until it ends.
+
+        If another one runs, which was held and not just read, this one begins afterwards.
+        """
+        previous, ended = self._long_request, trio.Event()
+        self.spawn(self._run_alone, previous, ended, function, args)
+        self._long_request = ended
 
     async def _run_alone(
-        self, ended: trio.Event, function: Callable[..., Awaitable[None]], args: tuple[Any, ...]
+        self,
+        previous: trio.Event | None,
+        ended: trio.Event,
+        function: Callable[..., Awaitable[None]],
+        args: tuple[Any, ...],
     ) -> None:
         try:
+            if previous is not None:
+                await previous.wait()
             await function(*args)
         finally:
-            self._end_long_request(ended)
-
-    def _end_long_request(self, ended: trio.Event) -> None:
-        self._long_request, self._long_request_bytes = None, 0
-        ended.set()
+            if self._long_request is ended:
+                self._long_request, self._long_request_bytes = None, 0
+            ended.set()
 
     def _dispatch(self, command: Command) -> bytes | None:
         if command.flag & RESPONSE_FLAG:

@@ -833,6 +833,37 @@ async def test_a_long_request_holds_up_the_later_ones_of_its_peer_and_no_others(
 
 
 @virtual
+async def test_long_requests_that_were_held_follow_one_another_and_later_ones_follow_them():
+    """They begin together, and not when they are read."""
+    releases, events = {}, []
+
+    async def work(name):
+        events.append(f"{name} begins")
+        releases[name] = trio.Event()
+        await releases[name].wait()
+        events.append(f"{name} ends")
+
+    def note(connection, command):
+        events.append(command.opaque)
+        return encode_response(command.opaque, 0, None)
+
+    async with trio.open_nursery() as nursery:
+        bench = Bench(nursery, {ECHO: note})
+        await settle()
+        for name in "ab":
+            bench.connection.spawn_alone(work, name)
+        await bench.feed(frame(ECHO, 1), frame(ECHO, 2))
+        assert events == ["a begins"]
+        releases["a"].set()
+        await settle()
+        assert events == ["a begins", "a ends", "b begins"]
+        releases["b"].set()
+        await settle()
+        assert events == ["a begins", "a ends", "b begins", "b ends", 1, 2]
+        nursery.cancel_scope.cancel()
+
+
+@virtual
 async def test_a_long_request_beyond_the_limit_is_refused_and_holds_up_nobody():
     def long(connection, command):
         connection.spawn_alone(trio.sleep_forever)
