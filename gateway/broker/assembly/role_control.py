@@ -173,7 +173,7 @@ class RoleControl:
     async def carry_out(self, connection: Connection, work: Callable[[], Awaitable[None]]) -> BrokerRoleReply:
         """Have a change carried out after those that came before, also if the connection closes.
 
-        Raises what went wrong, or RequestError if too many wait.
+        Raises RequestError with what went wrong, also if too many wait; another exception is a defect.
         """
         order = RoleOrder(work)
         try:
@@ -187,6 +187,8 @@ class RoleControl:
             self.waiting[connection] -= 1
             if not self.waiting[connection]:
                 del self.waiting[connection]
+        if isinstance(order.failure, (StoreError, *FAILURES)) and not isinstance(order.failure, RequestError):
+            raise _refused(f"the role is not changed: {order.failure}") from order.failure
         if order.failure is not None:
             raise order.failure
         return BrokerRoleReply(data=self.status())

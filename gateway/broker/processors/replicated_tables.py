@@ -1,8 +1,11 @@
 """Answers a slave of this project that asks for the tables which official slaves do not copy."""
 
+from codec.constants import ResponseCode
 from gateway.broker.broker import Broker
+from remoting.acl import ACCESS_KEY
 from remoting.bodies.replication import DeletedTopic, ReplicatedAccounts, ReplicatedTables
-from remoting.handler_table import HandlerTable
+from remoting.errors import RequestError
+from remoting.handler_table import Call, HandlerTable
 from remoting.requests.replication import (
     GetReplicatedAccounts,
     GetReplicatedAccountsReply,
@@ -35,13 +38,23 @@ async def get_replicated_tables(broker: Broker, request: GetReplicatedTables) ->
 
 
 @GetReplicatedAccounts.on(handlers)
-def get_replicated_accounts(broker: Broker, request: GetReplicatedAccounts) -> GetReplicatedAccountsReply:
-    """Return users and policies of ACL 2.0; nothing without access control, and of files that others change."""
+def get_replicated_accounts(
+    broker: Broker, request: GetReplicatedAccounts, call: Call
+) -> GetReplicatedAccountsReply:
+    """Return users and policies of ACL 2.0; nothing without access control, and of files that others change.
+
+    Raises RequestError for a sender that is no super user: the answer has the passwords of super users, too.
+    """
     # Here, because a start without access control is faster without it.
     from gateway.auth.accounts import StoredAccounts
 
     accounts = broker.accounts
     if not isinstance(accounts, StoredAccounts):
         return GetReplicatedAccountsReply(data=ReplicatedAccounts())
+    sender = accounts.users.get(call.command.ext.get(ACCESS_KEY, ""))
+    if sender is not None and not sender.is_super:
+        raise RequestError(
+            ResponseCode.NO_PERMISSION, f"{sender.name} is not a super user, and only these copy accounts"
+        )
     users, acls = accounts.users.to_json().decode(), accounts.policy_table.to_json().decode()
     return GetReplicatedAccountsReply(data=ReplicatedAccounts(users=users, acls=acls))

@@ -209,7 +209,7 @@ RECOVERY_DEFECTS: Final = (
     Defect(
         "deletion-covers-what-the-log-has-lost",
         Law.ACKNOWLEDGED,
-        change(DELETED, "topic: (min(end, log_end), time_ms)", "topic: (end, time_ms)"),
+        change(DELETED, "end if log_end is None else min(end, log_end)", "end"),
         (TEST_DELETED,),
     ),
     Defect(

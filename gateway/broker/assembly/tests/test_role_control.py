@@ -131,7 +131,7 @@ async def test_a_change_that_fails_is_answered_with_the_reason(cluster, monkeypa
 
 @pytest.mark.parametrize("target", ["nobody", "itself", "another name"])
 @simulated
-async def test_a_master_that_cannot_hand_over_goes_on(cluster, target):
+async def test_a_master_that_cannot_hand_over_goes_on(cluster, target, caplog):
     node = await cluster.add_broker()
     other = await cluster.add_broker("broker-b", broker_role=SLAVE, broker_id=1)
     address = {"nobody": "10.9.9.9:1", "itself": "{}:{}".format(*node.address)}.get(
@@ -139,8 +139,11 @@ async def test_a_master_that_cannot_hand_over_goes_on(cluster, target):
     )
     client = cluster.dial(node.address)
     await client.ask(message())
-    with pytest.raises(RequestError):
+    with pytest.raises(RequestError) as refused:
         await client.ask(HandOverBroker(slave_address=address, timeout_millis=500), 30)
+    assert refused.value.code == ResponseCode.SYSTEM_ERROR
+    assert target != "nobody" or refused.value.remark.startswith("the role is not changed: ")
+    assert not [record for record in caplog.records if record.levelname == "ERROR"], "no traceback"
     status = await role_of(cluster, node)
     assert (status.broker_role, status.is_serving) == (ASYNC_MASTER, True)
     await client.ask(message(properties={"DELAY": "1"}))

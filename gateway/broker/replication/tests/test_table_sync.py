@@ -25,7 +25,7 @@ from remoting.bodies.heartbeat import SubscriptionData
 from remoting.bodies.pop import SetMessageRequestModeRequestBody
 from remoting.bodies.topics import TopicConfig
 from remoting.errors import RequestError
-from remoting.requests.replication import GetReplicatedTables, RaiseConsumerOffsets
+from remoting.requests.replication import GetReplicatedAccounts, GetReplicatedTables, RaiseConsumerOffsets
 from remoting.requests.timers import GetTimerMetrics
 from remoting.requests.topics import DeleteTopicInBroker
 from storage.replica_log import ReplicaLog
@@ -273,6 +273,20 @@ async def test_users_and_policies_are_copied(cluster: Cluster) -> None:
     await pair.copy()
     assert set(copies.users.users) == {"root"}
     assert copies.policy_table.policies == {}
+
+
+@simulated
+async def test_only_a_super_user_copies_the_passwords_of_all(cluster: Cluster) -> None:
+    accounts = new_accounts()
+    accounts.users.put(User("alice", "secret"))
+    accounts.users.put(User("root", "key", UserType.SUPER))
+    pair = await pair_of(cluster, (accounts, new_accounts()))
+    codes = []
+    for user in ("alice", "root"):
+        command = GetReplicatedAccounts().to_command()
+        command.ext["AccessKey"] = user
+        codes.append((await cluster.dial(pair.master_node.address).ask_command(command, 5)).code)
+    assert codes == [ResponseCode.NO_PERMISSION, ResponseCode.SUCCESS]
 
 
 @simulated
