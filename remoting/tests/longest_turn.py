@@ -9,8 +9,8 @@ Processor time and not time: a machine that is busy with other processes makes n
 import gc
 import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Final
 
 import trio
@@ -19,6 +19,10 @@ MAX_TURN_S: Final = 0.05
 """Longest turn of anything that one healthy request, or one peer, may ask for."""
 CLIENTS_OF_TESTS: Final = (".tests.", "test_")
 """Parts of the names of tasks that tests start."""
+
+
+class LongTurn(AssertionError):
+    """A turn or a pass took longer than it may."""
 
 
 class LongestTurn(trio.abc.Instrument):
@@ -70,7 +74,23 @@ def short_turns(
         trio.lowlevel.remove_instrument(longest)
         if was_enabled:
             gc.enable()
-    assert longest.seconds <= max_turn_s, (
-        f"a turn of {longest.task_name} took {longest.seconds * 1000:.0f} ms"
-    )
-    assert longest.pass_seconds <= max_pass_s, f"a pass took {longest.pass_seconds * 1000:.0f} ms"
+    if longest.seconds > max_turn_s:
+        raise LongTurn(f"a turn of {longest.task_name} took {longest.seconds * 1000:.0f} ms")
+    if longest.pass_seconds > max_pass_s:
+        raise LongTurn(f"a pass took {longest.pass_seconds * 1000:.0f} ms")
+
+
+async def check_short_turns(
+    work: Callable[[], Awaitable[None]], measure: Callable[[], AbstractContextManager[object]]
+) -> None:
+    """Measure work by `short_turns`, and once more if a turn was long.
+
+    What is slow by itself is slow again. Not so a turn in which the system took memory back from earlier tests, or a
+    hypervisor stopped the machine, which the clock of the thread counts as well.
+    """
+    try:
+        with measure():
+            await work()
+    except LongTurn:
+        with measure():
+            await work()

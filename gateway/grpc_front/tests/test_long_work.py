@@ -6,7 +6,7 @@ from gateway.grpc_front import messages as m
 from gateway.grpc_front.long_work import LongWork
 from gateway.grpc_front.tests.world import message, open_front, send_request
 from gateway.tests.cluster import settle, simulated
-from remoting.tests.longest_turn import CLIENTS_OF_TESTS, short_turns
+from remoting.tests.longest_turn import CLIENTS_OF_TESTS, check_short_turns, short_turns
 
 MAX_PASS_S = 0.1
 """These passes took 0.9 to 4.7 s while each RPC was answered in one turn."""
@@ -34,15 +34,18 @@ async def test_routes_of_a_topic_with_thousands_of_queues(cluster):
     request = m.QueryRouteRequest(topic=m.Resource(name="wide"))
     await client.call("QueryRoute", request)
     clients = [client, *(front.client(f"client-{number}") for number in range(2, 1 + CLIENTS))]
-    with short_work():
+
+    async def ask_at_once():
         streams = [
-            await each.start("QueryRoute", request, m.QueryRouteResponse)
-            for each in clients
+            await client.start("QueryRoute", request, m.QueryRouteResponse)
+            for client in clients
             for _ in range(RPCS)
         ]
         for stream in streams:
             await stream.ended.wait()
             assert len(stream.answers[0].message_queues) == 4096
+
+    await check_short_turns(ask_at_once, short_work)
 
 
 @simulated
@@ -54,12 +57,15 @@ async def test_acks_of_forged_receipts(cluster):
     entries = [m.AckMessageEntry(receipt_handle=f"0 1 1 0 0 broker-a 0 {number} 0") for number in range(400)]
     entries += [m.AckMessageEntry(receipt_handle="x")] * 800
     ack = m.AckMessageRequest(topic=m.Resource(name="orders"), group=m.Resource(name="GID"), entries=entries)
-    with short_work():
+
+    async def acknowledge():
         for _ in range(ACK_ROUNDS):
             streams = [await client.start("AckMessage", ack, m.AckMessageResponse) for _ in range(RPCS)]
             for stream in streams:
                 await stream.ended.wait()
                 assert len(stream.answers[0].entries) == 1200
+
+    await check_short_turns(acknowledge, short_work)
 
 
 @simulated
