@@ -256,7 +256,9 @@ async def test_a_table_that_cannot_be_written_keeps_nothing_else_from_being_clos
     node.broker.topics.persist = fail
     with pytest.raises(OSError, match="no room"):
         node.service.close()
-    assert files.size("/broker-a/abort"), "the store was closed as after a kill: the next start reads the journal"
+    assert files.size("/broker-a/abort"), (
+        "the store was closed as after a kill: the next start reads the journal"
+    )
     assert files.read_small("/broker-a/config/consumerOffset.json")
     node.service.close = offsets
     node.scope.cancel()
