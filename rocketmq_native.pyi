@@ -1,0 +1,1 @@
+"""The optional extension that native/ builds."""
