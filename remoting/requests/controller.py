@@ -1,7 +1,12 @@
 """Requests to the controller that elects masters."""
 
+from typing import Final
+
+from codec.constants import ResponseCode
 from remoting.bodies.ha import BrokerReplicasInfo, ElectMasterResponseBody, SyncStateSet
 from remoting.declare import Header, Request, i32, i64
+
+MASTER_STILL_EXISTS: Final = ResponseCode.CONTROLLER_MASTER_STILL_EXIST.value
 
 
 class ControllerAlterSyncStateSetReply(Header):
@@ -31,8 +36,14 @@ class ControllerElectMasterReply(Header):
     data: ElectMasterResponseBody | None = None
 
 
-class ControllerElectMaster(Request[ControllerElectMasterReply], code=1002):
-    """Elect a master. Source: ControllerRequestProcessor.handleControllerElectMaster."""
+class ControllerElectMaster(
+    Request[ControllerElectMasterReply], code=1002, accept_codes=(MASTER_STILL_EXISTS,)
+):
+    """Elect a master. Source: ControllerRequestProcessor.handleControllerElectMaster.
+
+    An answer that the master still exists has the same content as that of an election. Source:
+    BrokerOuterAPI.brokerElect.
+    """
 
     cluster_name: str = ""
     broker_name: str = ""

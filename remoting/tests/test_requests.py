@@ -22,11 +22,12 @@ from hypothesis import strategies as st
 
 import remoting.bodies
 import remoting.requests
-from codec.command import decode_frame, encode_command
+from codec.command import Command, decode_frame, encode_command
 from codec.constants import ResponseCode
 from remoting.declare import NOT_SERVED, REQUESTS, Header, Request
 from remoting.fields import MISSING, Declared, Field
 from remoting.json_body import JsonBody
+from remoting.requests.controller import ControllerElectMaster
 from remoting.requests.replication import PRIVATE_CODES
 
 RECORDING = Path(__file__).parents[2] / "acceptance" / "declarations" / "official_declarations.json"
@@ -387,6 +388,13 @@ def test_replies_survive_as_text(reply_type: type[Header]) -> None:
         assert again == reply
 
     reply_survives()
+
+
+def test_an_election_that_finds_the_master_alive_has_an_answer() -> None:
+    answer = Command(ResponseCode.CONTROLLER_MASTER_STILL_EXIST, 7, 1, {"masterBrokerId": "2"})
+    answer.remark = "still alive"
+    reply = ControllerElectMaster(cluster_name="C", broker_name="a", broker_id=1).read_reply(answer)
+    assert (reply.master_broker_id, reply.code, reply.remark) == (2, 2011, "still alive")
 
 
 def test_every_default_is_immutable_or_made_anew() -> None:
