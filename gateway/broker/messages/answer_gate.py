@@ -156,8 +156,9 @@ class WaitQueue:
 class AnswerGate:
     """Holds answers until the positions of their messages are durable and replicated.
 
-    ``must_wait`` is False while no answer has to wait: handlers test it before they call `hold`. ``held_count`` is the
-    number of held answers. ``replication`` is None without synchronous replication.
+    ``must_wait`` is False while no answer has to wait: handlers test it before they call `hold`. ``may_refuse`` is
+    False where `check_append` never refuses a message. ``held_count`` is the number of held answers. ``replication``
+    is None without synchronous replication.
     """
 
     def __init__(
@@ -169,6 +170,7 @@ class AnswerGate:
         replication: ReplicationRule | None = None,
     ) -> None:
         self.must_wait = commit.synchronous or replication is not None
+        self.may_refuse = replication is not None
         self.held_count = 0
         self._store = store
         self._commit = commit

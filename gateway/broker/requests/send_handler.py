@@ -214,7 +214,7 @@ class SendHandler:
                 raise StoreFull("nearly full")
             if self._answers.must_wait:
                 connection.check_outstanding_limit()
-                if not _is_wait_declined(message.properties):
+                if self._answers.may_refuse and not _is_wait_declined(message.properties):
                     self._answers.check_append()
             if command.code == SEND_BATCH or fields[_BATCH]:
                 return self._send_batch(connection, command, view, message)
