@@ -43,9 +43,9 @@ from codec.constants import ResponseCode
 from codec.java_numbers import parse_integer_or
 from gateway.broker.replication.ha_access import encode_preface
 from gateway.broker.replication.ha_wire import FrameReader, HaWireError, encode_report
-from gateway.broker.replication.master_lookup import Master, MasterLookup
+from gateway.broker.replication.master_lookup import Master, MasterLookup, cancel_after
 from remoting.connection import Connection
-from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
+from remoting.errors import RemotingClosed, RemotingTimeout, RequestError, first_leaf
 from remoting.requests.admin import GetBrokerRuntimeInfo
 from remoting.requests.replication import OpenReplication
 from remoting.transport import Opener, Transport
@@ -320,10 +320,12 @@ class Follower:
         trouble: Exception | None = None
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(_cancel_after, changed, nursery.cancel_scope)
+                nursery.start_soon(cancel_after, changed, nursery.cancel_scope)
                 await self._follow(master)
         except* (StoreError, HaWireError, CannotFollow, NothingEqual, SilentMaster, *FAILURES) as group:
-            trouble = _first_leaf(group)
+            leaf = first_leaf(group)
+            assert isinstance(leaf, Exception)
+            trouble = leaf
         match trouble:
             case None:
                 return
@@ -471,17 +473,3 @@ def _encode_preface(ticket: str) -> bytes:
         return encode_preface(ticket)
     except ValueError as error:
         raise HaWireError(f"its ticket for the HA port cannot be used: {error}") from error
-
-
-async def _cancel_after(event: trio.Event, scope: trio.CancelScope) -> None:
-    await event.wait()
-    scope.cancel()
-
-
-def _first_leaf(group: BaseExceptionGroup[Exception]) -> Exception:
-    """Return the first exception of a group, which may hold groups itself."""
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    assert isinstance(error, Exception)
-    return error

@@ -87,6 +87,12 @@ class MasterLookup:
         return self.master
 
 
+async def cancel_after(event: trio.Event, scope: trio.CancelScope) -> None:
+    """Cancel ``scope`` when an event is set, such as that of another master."""
+    await event.wait()
+    scope.cancel()
+
+
 def _parse_or_none(text: str | None) -> Address | None:
     if not text:
         return None

@@ -42,7 +42,7 @@ from gateway.broker.filters.consumer_filters import ConsumerFilterTable
 from gateway.broker.pop.ordered_pops import OrderedPopTable
 from gateway.broker.pop.queue_assignment import RequestModes, parse_modes
 from gateway.broker.replication.follower import FAILURES, Dial
-from gateway.broker.replication.master_lookup import Address, MasterLookup
+from gateway.broker.replication.master_lookup import Address, MasterLookup, cancel_after
 from gateway.broker.replication.progress_return import OffsetTable, ProgressReturn, commit_offsets
 from gateway.broker.topics.topic_table import TopicTable
 from gateway.broker.waiting.long_poll import LongPolls
@@ -192,7 +192,7 @@ class TableSync:
             changed, master = self._lookup.changed, self._lookup.master
             if master is not None and master.address is not None:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(_cancel_after, changed, nursery.cancel_scope)
+                    nursery.start_soon(cancel_after, changed, nursery.cancel_scope)
                     await self._sync_until_trouble(master.address)
                     nursery.cancel_scope.cancel()
             with trio.move_on_after(RETRY_S if master is not None else math.inf):
@@ -496,11 +496,6 @@ class TableSync:
 def _is_own_progress(key: str) -> bool:
     """Return True for offsets of the master's own groups: those of transaction checks and of pop."""
     return key.partition("@")[2].startswith(SYSTEM_GROUP_PREFIX)
-
-
-async def _cancel_after(event: trio.Event, scope: trio.CancelScope) -> None:
-    await event.wait()
-    scope.cancel()
 
 
 @dataclass(frozen=True, slots=True)
