@@ -41,11 +41,12 @@ import trio
 
 from codec.command import Command
 from codec.constants import MASTER_ID, ResponseCode
-from codec.java_numbers import parse_integer_or
 from gateway.broker.assembly.saved_role import SavedRole, with_role
+from gateway.broker.replication.master_lookup import parse_address
 from gateway.broker.replication.relay import RELAY_S, Relay
 from gateway.config.process import BrokerConfig
 from gateway.config.replication import ASYNC_MASTER, SLAVE, SYNC_MASTER, Role
+from gateway.namesrv.addresses import join_address
 from remoting.connection import Connection
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError, first_leaf
 from remoting.handler_table import Call, HandlerTable
@@ -390,7 +391,7 @@ class RoleControl:
         service.pass_on_to(Relay(address, self._links.dial, trio.current_time() + RELAY_S))
         # Another broker is the master now: whatever goes wrong here, this one must not serve as one again.
         await self._rebuild(SLAVE, slave.broker_id, ha_master_address="", needed=True)
-        ha_address = f"{_bracketed(address[0])}:{slave.ha_port}"
+        ha_address = join_address(address[0], slave.ha_port)
         service.broker.replication.note_master(ha_address, request.slave_address)
         extra = {"broker": config.broker_name, "master": request.slave_address}
         log.warning("broker handed over and became slave", extra=extra)
@@ -497,15 +498,10 @@ def check_role(broker_role: str, broker_id: int) -> None:
 
 def split_address(text: str) -> tuple[str, int]:
     """Parse host:port. Raises RequestError."""
-    host, _, port = text.rpartition(":")
-    number = parse_integer_or(port, 0)
-    if not host or not 0 < number < 65_536:
-        raise _refused(f"{text!r} is not host:port")
-    return host.strip("[]"), number
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
+    try:
+        return parse_address(text)
+    except ValueError:
+        raise _refused(f"{text!r} is not host:port") from None
 
 
 def _refused(remark: str) -> RequestError:
