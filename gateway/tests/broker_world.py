@@ -8,7 +8,7 @@ import trio
 
 from codec.command import Command, decode_frame
 from codec.message import Message, decode_message
-from gateway.broker.assembly.build import build_broker
+from gateway.broker.assembly.build import BrokerBuilder
 from gateway.broker.processors import all_handlers
 from gateway.tests.broker_fakes import FakeClock, FakeConnection, run_inline
 from gateway.tests.configs import broker_config
@@ -34,14 +34,13 @@ class World:
         config = broker_config(
             broker_name="b1", broker_cluster_name="c1", store_path_root_dir="/store", **settings
         )
-        self.broker = build_broker(
-            config,
+        self.broker = BrokerBuilder(
             memory=True,
             clock=self.clock,
             run_blocking=run_inline,
             port=lambda: 10911,
             files=self.files,
-        )
+        ).build(config)
         self.handlers = all_handlers().bind(self.broker)
         self.connection = FakeConnection()
 

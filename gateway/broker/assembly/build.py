@@ -75,29 +75,6 @@ PROGRESS_TABLES = ("consumerOffset.json", "delayOffset.json", "consumerOrderInfo
 PLAIN_LINKS: Final = PeerLinks()
 
 
-def build_broker(
-    config: BrokerConfig,
-    *,
-    memory: bool,
-    clock: Clock,
-    run_blocking: RunBlocking,
-    port: Callable[[], int],
-    files: Files | None = None,
-    process_values: Mapping[str, str] = MappingProxyType({}),
-    reactor: Reactor | None = None,
-    accounts: Accounts | None = None,
-    links: PeerLinks = PLAIN_LINKS,
-) -> Broker:
-    """Open the store, recovering it if needed, and connect the parts. The parameters are those of `BrokerBuilder`.
-
-    Raises OSError, CorruptionError.
-    """
-    builder = BrokerBuilder(
-        memory, clock, run_blocking, port, files, process_values, reactor, accounts, links
-    )
-    return builder.build(config)
-
-
 class BrokerBuilder:
     """Builds the parts of one broker, at its start and whenever it changes its role.
 

@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from gateway.broker.assembly.build import build_broker
+from gateway.broker.assembly.build import BrokerBuilder
 from gateway.tests.cluster import SMALL, SimClock, inline
 from gateway.tests.configs import broker_config
 from storage.append import NewMessage
@@ -12,9 +12,9 @@ from storage.files import DiskFiles, MemoryFiles
 
 def build(files=None, memory=False, **settings):
     config = broker_config(**{"store_path_root_dir": "/b", **SMALL, **settings})
-    return build_broker(
-        config, memory=memory, clock=SimClock(), run_blocking=inline, port=lambda: 10911, files=files
-    )
+    return BrokerBuilder(
+        memory=memory, clock=SimClock(), run_blocking=inline, port=lambda: 10911, files=files
+    ).build(config)
 
 
 def test_parts_share_one_store_and_go_by_the_configuration():

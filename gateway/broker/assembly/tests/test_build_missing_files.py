@@ -11,7 +11,7 @@ from functools import cache
 import pytest
 
 from codec.message import decode_message
-from gateway.broker.assembly.build import build_broker
+from gateway.broker.assembly.build import BrokerBuilder
 from gateway.tests.cluster import SMALL, SimClock, inline
 from gateway.tests.configs import broker_config
 from storage.append import NewMessage
@@ -28,9 +28,9 @@ IGNORED = ("store was not closed cleanly, recovering",)
 
 def start(files):
     config = broker_config(store_path_root_dir="/b", **SETTINGS)
-    return build_broker(
-        config, memory=False, clock=SimClock(), run_blocking=inline, port=lambda: 10911, files=files
-    )
+    return BrokerBuilder(
+        memory=False, clock=SimClock(), run_blocking=inline, port=lambda: 10911, files=files
+    ).build(config)
 
 
 def close(broker):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 import pytest
 import trio
 
-from gateway.broker.assembly.build import build_broker
+from gateway.broker.assembly.build import BrokerBuilder
 from gateway.broker.broker import Broker
 from gateway.runtime.config_file import SettingsTable
 from gateway.tests.broker_fakes import FakeClock, run_inline
@@ -66,14 +66,13 @@ class Story:
 
     def build(self) -> Broker:
         config = broker_config(store_path_root_dir="/b", **SMALL)
-        return build_broker(
-            config,
+        return BrokerBuilder(
             memory=False,
             clock=self.clock,
             run_blocking=run_inline,
             port=lambda: 10911,
             files=self.files,
-        )
+        ).build(config)
 
     def topic_names(self) -> Names:
         return frozenset(name for name in TOPICS if name in self.broker.topics)
