@@ -49,8 +49,8 @@ class AdminClient:
         self.namesrvs = settings.find_namesrvs()
         self._namesrvs_in_turn = list(dict.fromkeys(self.namesrvs))
         self.timeout_s = settings.timeout_s
-        self._tls = _tls_context(settings)
-        self._tls_name = settings.tls_server_name or None
+        self.tls = _tls_context(settings)
+        self.tls_name = settings.tls_server_name or None
         self._sign = _signer(settings)
         self._connections: dict[str, BlockingClient] = {}
         self._cluster: ClusterInfo | None = None
@@ -208,7 +208,7 @@ class AdminClient:
             self._forget(address)
             advice = (
                 "Try again."
-                if self._tls
+                if self.tls
                 else "Try again; if it happens each time, the server may require TLS (--tls), "
                 "or it is not a RocketMQ server."
             )
@@ -239,8 +239,8 @@ class AdminClient:
                 host,
                 port,
                 timeout_s=self.timeout_s,
-                tls=self._tls,
-                tls_name=self._tls_name,
+                tls=self.tls,
+                tls_name=self.tls_name,
                 sign=self._sign,
                 max_frame_bytes=MAX_FRAME_BYTES,
             )

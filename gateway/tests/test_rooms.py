@@ -159,7 +159,14 @@ ROOMS: Mapping[str, set[str]] = {
         "gateway.process",
         "gateway.runtime",
     },
-    "gateway.commands.store": {"gateway.broker.messages", "gateway.config", "gateway.runtime"},
+    "gateway.commands.store": {
+        "gateway.admin",
+        "gateway.admin.commands",
+        "gateway.broker.messages",
+        "gateway.broker.replication",
+        "gateway.config",
+        "gateway.runtime",
+    },
     # Commands that ask the servers of a cluster.
     "gateway.admin": {"gateway.config"},
     "gateway.admin.commands": {"gateway.admin", "gateway.auth"},

@@ -6,10 +6,12 @@ since no message crosses the end of one.
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
+from codec.constants import MAGIC_BLANK
 from storage.damage import is_filler
+from storage.layout import BLANK_BYTES, START
 from storage.log_scan import ScanEnd, ScannedMessage, scan_log
 from storage.tools.findings import Part, StoreFinding, damage, note
 from storage.tools.store_reader import StoreReader, end_of_data
@@ -34,19 +36,27 @@ class QueueRun:
 
 @dataclass(frozen=True, slots=True)
 class DamagedRange:
-    """Bytes [start, end) of the log that are not whole messages. ``is_missing``: because the file is missing."""
+    """Bytes [start, end) of the log that are not whole messages. ``is_missing``: because the file is missing.
+
+    ``message_before`` is where the last whole message before them starts, -1 without one. ``is_end_unknown``: the bytes
+    end the log, and ``end`` is only where the last ones were written. ``is_filled``: fillers have replaced them.
+    """
 
     start: int
     end: int
     reason: str
     is_missing: bool = False
+    message_before: int = -1
+    is_end_unknown: bool = False
+    is_filled: bool = False
 
 
 class LogCheck:
     """One pass over the commit log. The attributes are complete once `run` has been exhausted.
 
     ``end``: the physical offset at which the log ends. ``damaged``: the ranges that `repair` must replace.
-    ``torn_end``: bytes after the end that are not a whole message, as a crash leaves them.
+    ``torn_end``: bytes after the end that are not a whole message, as a crash leaves them. ``filled``: ranges whose
+    damaged bytes were replaced by fillers before.
     """
 
     def __init__(self, reader: StoreReader, confirm_offset: int, progress: Progress) -> None:
@@ -66,6 +76,8 @@ class LogCheck:
         self.end = reader.bases[0] if reader.bases else 0
         self.damaged: list[DamagedRange] = []
         self.torn_end: DamagedRange | None = None
+        self.filled: list[DamagedRange] = []
+        self._last_message = -1
 
     def run(self) -> Iterator[StoreFinding]:
         """Read the whole log; yield damage in the order of its physical offset."""
@@ -122,8 +134,10 @@ class LogCheck:
     def _count(self, message: ScannedMessage) -> None:
         if is_filler(message):
             self.fillers += 1
+            self._add_filler(message)
             self._add_lost(message.physical_offset, message.physical_offset + message.size)
             return
+        self._last_message = message.physical_offset
         self.messages += 1
         self.last_store_ms = message.store_timestamp
         self.first_store_ms = self.first_store_ms or message.store_timestamp
@@ -141,7 +155,13 @@ class LogCheck:
         if stop.zeros or self._reader.state.may_change:
             return  # zeros, or a message that is being written this moment
         end = max(base + end_of_data(path, stop.physical_offset - base), stop.physical_offset + 1)
-        self.torn_end = DamagedRange(stop.physical_offset, end, stop.reason)
+        self.torn_end = DamagedRange(
+            stop.physical_offset,
+            end,
+            stop.reason,
+            message_before=self._last_message,
+            is_end_unknown=True,
+        )
         if stop.physical_offset < self._confirm_offset:
             return  # `run` reports it
         position, size = stop.physical_offset - base, end - stop.physical_offset
@@ -151,7 +171,21 @@ class LogCheck:
             reason = f"the log ends in a torn message, which the next start cuts off: {stop.reason}"
             yield note(Part.LOG, path, position, reason, bytes=size)
 
+    def _add_filler(self, filler: ScannedMessage) -> None:
+        """Add a filler to the range that it continues. The marker of a file that follows may replace messages too."""
+        start, end = filler.physical_offset, filler.physical_offset + filler.size
+        base = self._log.base_of(start)
+        position, view = end - base, self._log.mapped_file(base).view
+        if position + BLANK_BYTES <= len(view) and START.unpack_from(view, position)[1] == MAGIC_BLANK:
+            end = base + self._log.file_bytes
+        before = self._last_message
+        if self.filled and self.filled[-1].end == start:
+            start, before = self.filled[-1].start, self.filled.pop().message_before
+        reason = "it was replaced by fillers"
+        self.filled.append(DamagedRange(start, end, reason, message_before=before, is_filled=True))
+
     def _add_damage(self, damaged: DamagedRange) -> StoreFinding:
+        damaged = replace(damaged, message_before=self._last_message)
         self.damaged.append(damaged)
         self._add_lost(damaged.start, damaged.end)
         base = self._log.base_of(damaged.start)

@@ -16,6 +16,10 @@ below ``damaged/`` in the store.
 5. Queues whose offsets went further than their messages in the log get holes at their end, so that no offset is used
    twice. Queues of deleted topics, which come back when all are built again, are deleted again.
 
+With another replica (`plan_fetch`), the bytes of step 1 come from its log instead of fillers, and damage that was
+replaced by fillers before is fetched as well. What the replica does not have is left as it is: then only the log is
+mended, and the store is not opened, because recovery would replace the rest by fillers.
+
 A crash in between leaves a store that a later repair, or the next start of a broker, completes: moved folders are
 built again, and damage that is still there is damaged again.
 """
@@ -35,6 +39,7 @@ from storage.index import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES, list_index_file
 from storage.store import MessageStore
 from storage.tools.findings import Part, StoreFinding
 from storage.tools.log_check import DamagedRange, LogCheck, Progress
+from storage.tools.replica_fetch import CannotFetch, LogSource, check_fetch, write_fetched
 from storage.tools.store_reader import QueueKey, StoreReader, StoreState
 from storage.tools.verify import Verification
 
@@ -53,6 +58,8 @@ class RepairPlan:
     folders go to ``damaged/repair-<time>/``. ``ends`` are the ends of undamaged queues before the repair, ``topics``
     the topics that existed then; None if that cannot be told.
     ``opened_ns``: the time, in ns since 1970, at which a broker opened the store last.
+    ``filled`` are ranges that an earlier repair, or a start, has made fillers. With a ``source``, the ranges
+    ``fetched`` come from there, and ``unfetched`` are those that cannot, with the reason.
     """
 
     config: StoreConfig
@@ -66,18 +73,36 @@ class RepairPlan:
     ends: dict[QueueKey, int] = field(default_factory=dict)
     topics: frozenset[str] | None = None
     opened_ns: int = 0
+    filled: tuple[DamagedRange, ...] = ()
+    source: LogSource | None = None
+    fetched: tuple[DamagedRange, ...] = ()
+    unfetched: tuple[tuple[DamagedRange, str], ...] = ()
 
     @property
     def is_empty(self) -> bool:
         """True if nothing has to be done."""
         return not (
-            self.short or self.ranges or self.torn or self.moved or self.rebuilds_queues or self.recovers
+            self.short
+            or self.ranges
+            or self.torn
+            or self.moved
+            or self.rebuilds_queues
+            or self.recovers
+            or self.fetched
+            or self.unfetched
         )
 
     def describe(self) -> Iterator[str]:
         """Yield what the repair will do, one sentence for each step."""
         for base in self.short:
             yield f"log, file {base:020d}: give it the size of the others"
+        for damaged in self.fetched:
+            size = damaged.end - damaged.start
+            copy_step = "" if damaged.is_missing else ", after keeping a copy of those here in damaged/"
+            yield (
+                f"log, {size:,} bytes from physical offset {damaged.start:,} ({damaged.reason}): write the replica's"
+                f"{copy_step}"
+            )
         for damaged in self.ranges:
             size = damaged.end - damaged.start
             copy_step = "" if damaged.is_missing else "keep a copy in damaged/ and "
@@ -88,6 +113,8 @@ class RepairPlan:
         if self.torn:
             size = self.torn.end - self.torn.start
             yield f"log, {size:,} bytes from {self.torn.start:,} on: keep a copy in damaged/ and cut off the torn end"
+        if self.unfetched:
+            return
         for path in self.moved:
             yield f"move to damaged/: {path}"
         if self.rebuilds_queues:
@@ -160,6 +187,44 @@ def _make_plan(
         recovers=reader.state.state is StoreState.CRASHED,
         ends=dict(verification.queue_check.ends),
         topics=verification.known_topics | verification.queue_check.topics if had_queues else None,
+        filled=tuple(verification.log_check.filled),
+    )
+
+
+def plan_fetch(plan: RepairPlan, source: LogSource) -> RepairPlan:
+    """Return a plan that takes damaged ranges of the log from a replica, after reading and checking all of them there.
+
+    Raises StoreError, OSError.
+    """
+    config = plan.config
+    reader = StoreReader(config)
+    fetched: list[DamagedRange] = []
+    unfetched: list[tuple[DamagedRange, str]] = []
+    try:
+        for damaged in sorted([*plan.ranges, *plan.filled], key=lambda damaged: damaged.start):
+            try:
+                fetched.append(check_fetch(reader.log, source, damaged))
+            except CannotFetch as error:
+                # What is readable is not worse than before if a replica does not have it either.
+                if not damaged.is_filled:
+                    unfetched.append((damaged, str(error)))
+    finally:
+        reader.close()
+    rebuilds = plan.rebuilds_queues or bool(fetched)
+    moved = list(plan.moved)
+    if any(damaged.is_filled for damaged in fetched):
+        # The index has no entries of messages that were fillers, and entries are not added to its older files.
+        moved = sorted({*moved, *list_index_files(reader.files, config.index_path)})
+    if rebuilds and config.consume_queue_path not in moved and os.path.isdir(config.consume_queue_path):
+        moved.append(config.consume_queue_path)
+    return replace(
+        plan,
+        ranges=[],
+        moved=moved,
+        rebuilds_queues=rebuilds,
+        source=source,
+        fetched=tuple(fetched),
+        unfetched=tuple(unfetched),
     )
 
 
@@ -176,12 +241,12 @@ def _damaged_ranges(
         elif reader.state.is_end_settled:
             ranges.append(torn)  # not torn by a crash, so it was whole
             torn = None
-    return [_with_room_for_filler(reader, damaged) for damaged in ranges], torn
+    return ranges, torn
 
 
-def _with_room_for_filler(reader: StoreReader, damaged: DamagedRange) -> DamagedRange:
+def _with_room_for_filler(log: CommitLog, damaged: DamagedRange) -> DamagedRange:
     """Return the range, extended so that a filler fits. Only a range at the end of the log can be too short."""
-    file_end = reader.log.base_of(damaged.start) + reader.log.file_bytes
+    file_end = log.base_of(damaged.start) + log.file_bytes
     end = max(damaged.end, damaged.start + FILLER_FRAME_BYTES)
     return replace(damaged, end=file_end if damaged.end <= file_end < end else end)
 
@@ -219,6 +284,8 @@ def carry_out(plan: RepairPlan) -> None:
     unlock = files.lock(f"{config.root}/lock")
     try:
         _mend_log(plan, files)
+        if plan.unfetched:
+            return
         _move_aside(plan)
         # Opening locks again: the same process may, and closing unlocks.
         store = MessageStore.open(config, files)
@@ -246,19 +313,34 @@ def _mend_log(plan: RepairPlan, files: DiskFiles) -> None:
     config = plan.config
     log = CommitLog(files, config.commit_log_path, config.commit_log_file_bytes, 0)
     log.first_base = plan.bases[0] if plan.bases else 0
+    log.base = plan.bases[-1] if plan.bases else 0
+    log.position = log.file_bytes
     try:
         for base in plan.short:
             os.truncate(log.path(base), log.file_bytes)
-        for damaged in [*plan.ranges, *([plan.torn] if plan.torn else [])]:
-            for base in range(log.base_of(damaged.start), damaged.end, log.file_bytes):
-                first, last = max(0, damaged.start - base), min(log.file_bytes, damaged.end - base)
-                log.mapped_file(base).reserve(first, last)  # creates a missing file
+        ranges = [_with_room_for_filler(log, damaged) for damaged in plan.ranges]
+        torn = [plan.torn] if plan.torn and not plan.unfetched else []
+        for damaged in [*ranges, *torn]:
+            _make_room(log, damaged)
             if not damaged.is_missing:
                 set_aside(files, config.root, log, damaged.start, damaged.end, damaged.reason)
             if damaged is not plan.torn:
                 write_filler(files, log, damaged.start, damaged.end)
+        for damaged in plan.fetched:
+            assert plan.source is not None
+            _make_room(log, damaged)
+            if not damaged.is_missing:
+                set_aside(files, config.root, log, damaged.start, damaged.end, damaged.reason)
+            write_fetched(files, config.root, log, plan.source, damaged)
     finally:
         log.close()
+
+
+def _make_room(log: CommitLog, damaged: DamagedRange) -> None:
+    """Have disk space for a range, in a new file if it is missing."""
+    for base in range(log.base_of(damaged.start), damaged.end, log.file_bytes):
+        first, last = max(0, damaged.start - base), min(log.file_bytes, damaged.end - base)
+        log.mapped_file(base).reserve(first, last)
 
 
 def _move_aside(plan: RepairPlan) -> None:
@@ -268,6 +350,10 @@ def _move_aside(plan: RepairPlan) -> None:
     root = plan.config.root
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     target = f"{root}/damaged/repair-{stamp}"
+    number = 1
+    while os.path.exists(target):  # an earlier repair within the same second
+        number += 1
+        target = f"{root}/damaged/repair-{stamp}-{number}"
     for path in plan.moved:
         moved_path = f"{target}/{os.path.relpath(path, root)}"
         os.makedirs(os.path.dirname(moved_path), exist_ok=True)

@@ -28,17 +28,24 @@ from remoting.transport import SocketTransport, Transport
 
 PREFACE: Final = b"\xff\xf0RMQHA1"
 """The first bytes of a connection with a ticket: as a report, a negative offset, which no official slave sends."""
+READER_PREFACE: Final = b"\xff\xf0RMQRD1"
+"""The same of a connection that only reads the log, also at a slave: `store repair --from` fetches damaged bytes so."""
 TICKET_BYTES: Final = 32
 TICKET_S: Final = 30.0
 MAX_TICKETS: Final = 64
 
 
-def encode_preface(ticket: str) -> bytes:
+def encode_preface(ticket: str, preface: bytes = PREFACE) -> bytes:
     """Return the bytes with which a slave begins its connection. Raises ValueError for what is not a ticket."""
     data = bytes.fromhex(ticket)
     if len(data) != TICKET_BYTES:
         raise ValueError(f"a ticket has {TICKET_BYTES} bytes, not {len(data)}")
-    return PREFACE + data
+    return preface + data
+
+
+def only_reads(opening: bytes) -> bool:
+    """Return True for the opening of a connection that only reads the log."""
+    return opening.startswith(READER_PREFACE)
 
 
 def _parse_networks(texts: str) -> list[IPv4Network | IPv6Network]:
@@ -91,7 +98,7 @@ class HaAccess:
         """
         if len(opening) < len(PREFACE):
             return None
-        if not opening.startswith(PREFACE):
+        if not opening.startswith((PREFACE, READER_PREFACE)):
             if not self._is_admitted_by_address(host):
                 raise HaWireError(self._refusal(host))
             return opening

@@ -29,7 +29,7 @@ from typing import Final
 
 import trio
 
-from gateway.broker.replication.ha_access import HaAccess
+from gateway.broker.replication.ha_access import HaAccess, only_reads
 from gateway.broker.replication.ha_wire import (
     MAX_FRAME_BYTES,
     HaWireError,
@@ -265,6 +265,9 @@ class _Session:
         self._unsent = memoryview(b"")
         self._first_unacknowledged = 0  # the end of the piece before the last one
         self._progress: SlaveProgress | None = None
+        self._only_reads = (
+            False  # such as for a repair: it never counts as a slave, and a slave serves it too
+        )
         self._is_busy = False
         self._closed = False
         self._attention = trio.Event()
@@ -347,6 +350,7 @@ class _Session:
                 rest = self._server.access.read_opening(self._opening, self._transport.remote[0])
                 if rest is None:
                     return
+                self._only_reads = only_reads(self._opening)
                 self._opening, data = None, rest
             offset = self._reports.feed(data)
             if offset is None:
@@ -364,7 +368,8 @@ class _Session:
     def _begin(self, offset: int) -> None:
         """Serve the slave from the offset that it asks for; from the oldest message on if it has none."""
         server = self._server
-        refusal = server.refusal or server.starts.refusal(offset or server.log.first_base)
+        own_refusal = None if self._only_reads else server.refusal
+        refusal = own_refusal or server.starts.refusal(offset or server.log.first_base)
         if refusal is not None:
             self.refuse(refusal)
             return
@@ -376,8 +381,12 @@ class _Session:
             "start": start,
             "bytes_behind": server.log.max_offset - start,
         }
-        log.info("slave connected", extra=extra)
-        server.begin(self, start)
+        if self._only_reads:
+            log.info("log is read for a repair", extra=extra)
+            self.replica.begin(start, trio.current_time(), inf)
+        else:
+            log.info("slave connected", extra=extra)
+            server.begin(self, start)
         self._attention.set()  # its deadlines are others from now on
         self.send_next()
 

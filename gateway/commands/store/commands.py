@@ -4,12 +4,14 @@ Each command imports what it needs of `storage/tools` when it runs, so that `--h
 """
 
 import sys
+from contextlib import nullcontext
 from dataclasses import asdict
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from gateway.admin.commands.options import ClusterCommand, ConnectionFlags, cluster_options
 from gateway.commands.store.options import (
     format_table,
     json_option,
@@ -25,6 +27,7 @@ from toolkit.progress import show_progress
 from toolkit.times import format_time
 
 if TYPE_CHECKING:
+    from gateway.admin.client import AdminClient
     from storage.tools.findings import StoreFinding
     from storage.tools.repair import RepairPlan
     from storage.tools.summary import StoreSummary
@@ -279,38 +282,83 @@ def dump(
     sys.exit(ExitCode.REFUSED if is_damaged else ExitCode.DONE)
 
 
-@click.command()
+@click.command(cls=ClusterCommand)
 @store_options
+@click.option(
+    "--from",
+    "replica",
+    metavar="HOST:PORT",
+    help="Take damaged bytes of the log from this broker, a replica of the store; with the connection options below.",
+)
+@click.option(
+    "--ha-port",
+    type=click.IntRange(1, 65535),
+    metavar="PORT",
+    help="HA port of --from (default: the broker is asked for it).",
+)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask before writing.")
 @click.option("--dry-run", is_flag=True, help="Only print what would be done.")
-def repair(directory: str, files: tuple[str, ...], sets: tuple[str, ...], yes: bool, dry_run: bool) -> None:
+@cluster_options
+def repair(
+    directory: str,
+    files: tuple[str, ...],
+    sets: tuple[str, ...],
+    replica: str | None,
+    ha_port: int | None,
+    yes: bool,
+    dry_run: bool,
+    connection: ConnectionFlags,
+) -> None:
     """Repair DIR, which no broker may have open: verify it, print the steps, ask, carry them out, verify again.
 
     Damaged bytes of the log become fillers, which readers skip; queues and index are built again from the log. What
     is cut, replaced or moved is kept in the folder "damaged" of the store.
 
+    With --from, the bytes come from a master or slave that has the same log, over its HA port, and are checked: also
+    those that an earlier repair has replaced by fillers. What the replica does not have is left as it is.
+
     Exit code 0: the store is whole; 3: damage is left, or with --dry-run, there is something to repair; 1: the store
-    is open or cannot be repaired, or you did not agree.
+    is open or cannot be repaired, the replica does not answer, or you did not agree.
     """
     from gateway.runtime.logs import set_up_logging
     from storage.tools.repair import carry_out
 
     set_up_logging("error")
     plan = _plan(directory, files, sets)
-    if plan.is_empty:
-        echo("Nothing to repair.")
-        return
-    steps = [f"  {number}. {step}" for number, step in enumerate(plan.describe(), 1)]
-    echo("\n".join(["Steps:", *steps]))
-    if dry_run:
-        sys.exit(ExitCode.REFUSED)
-    if not yes:
-        click.confirm("Write to the store?", abort=True)
-    with report_store_errors():
-        carry_out(plan)
+    with connection.open() if replica else nullcontext() as client:
+        if client is not None and replica is not None and (plan.ranges or plan.filled):
+            plan = _plan_fetch(plan, client, replica, ha_port)
+        if plan.is_empty:
+            echo("Nothing to repair.")
+            return
+        steps = [f"  {number}. {step}" for number, step in enumerate(plan.describe(), 1)]
+        if steps:
+            echo("\n".join(["Steps:", *steps]))
+        for damaged, reason in plan.unfetched:
+            size = damaged.end - damaged.start
+            echo(f"Left as they are: {size:,} bytes from physical offset {damaged.start:,}: {reason}")
+        if dry_run or not steps:
+            sys.exit(ExitCode.REFUSED)
+        if not yes:
+            click.confirm("Write to the store?", abort=True)
+        with report_store_errors():
+            carry_out(plan)
     echo("Repaired; verifying again:")
     code = verify_store(directory, files, sets, as_json=False)
     sys.exit(code)
+
+
+def _plan_fetch(plan: "RepairPlan", client: "AdminClient", replica: str, ha_port: int | None) -> "RepairPlan":
+    """Return the plan that takes what is damaged from a replica."""
+    from gateway.commands.store.replica_source import ReplicaSource
+    from storage.tools.repair import plan_fetch
+
+    try:
+        source = ReplicaSource(client, replica, ha_port)
+    except ValueError as error:
+        raise click.UsageError(f"--from: {error}") from error
+    with report_store_errors():
+        return plan_fetch(plan, source)
 
 
 def _plan(directory: str, files: tuple[str, ...], sets: tuple[str, ...]) -> "RepairPlan":

@@ -1,6 +1,14 @@
 import pytest
 
-from gateway.broker.replication.ha_access import MAX_TICKETS, PREFACE, TICKET_S, HaAccess, encode_preface
+from gateway.broker.replication.ha_access import (
+    MAX_TICKETS,
+    PREFACE,
+    READER_PREFACE,
+    TICKET_S,
+    HaAccess,
+    encode_preface,
+    only_reads,
+)
 from gateway.broker.replication.ha_wire import HaWireError, encode_report
 
 REPORT = encode_report(4096)
@@ -37,6 +45,17 @@ def test_with_access_control_a_slave_needs_a_ticket():
     with pytest.raises(HaWireError, match="it has no valid ticket"):
         guarded.read_opening(REPORT, HOST)
     opening = encode_preface(guarded.issue_ticket())
+    assert guarded.read_opening(opening + REPORT, HOST) == REPORT
+    with pytest.raises(HaWireError, match="it has no valid ticket"):
+        guarded.read_opening(opening + REPORT, HOST)
+
+
+def test_a_reader_needs_a_ticket_as_well():
+    guarded = access(has_access_control=True)
+    opening = encode_preface(guarded.issue_ticket(), READER_PREFACE)
+    assert only_reads(opening)
+    assert not only_reads(encode_preface(guarded.issue_ticket()))
+    assert not only_reads(REPORT)
     assert guarded.read_opening(opening + REPORT, HOST) == REPORT
     with pytest.raises(HaWireError, match="it has no valid ticket"):
         guarded.read_opening(opening + REPORT, HOST)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from gateway.broker.replication.ha_access import HaAccess
+from gateway.broker.replication.ha_access import READER_PREFACE, HaAccess, encode_preface
 from gateway.broker.replication.ha_server import MAX_CONNECTIONS, HaServer
 from gateway.broker.replication.ha_wire import MAX_FRAME_BYTES
 from gateway.broker.replication.in_sync import InSyncRule
@@ -100,6 +100,19 @@ def reasons(caplog: pytest.LogCaptureFixture, event: str = "slave refused") -> l
 
 
 # -- what a slave gets --
+
+
+@real_time
+@pytest.mark.parametrize("refusal", [None, "it is a slave itself"])
+async def test_a_reader_gets_the_log_from_a_slave_as_well_and_never_counts(refusal: str | None) -> None:
+    async with running_master(refusal=refusal) as master, connected(master.listener) as reader:
+        master.append(300)
+        await reader.stream.send_all(encode_preface(master.server.access.issue_ticket(), READER_PREFACE))
+        await reader.report(0)
+        await reader.read_until(master.end)
+        assert reader.log == master.bytes()
+        await trio.sleep(0.2)
+        assert (master.server.replicas, master.rule.joined, master.rule.in_sync_count) == ([], {}, 1)
 
 
 @real_time
