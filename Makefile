@@ -1,6 +1,7 @@
 # rocketmq-gateway: `make serve` runs it, `make test` tests it. Each makes its own environment in .venv.
 #
 #   make serve ARGS="--memory"         flags for the server
+#   make native                        the C extension alone, with the compiler's messages if it fails
 #   make run RUN=compat-ours ARGS="-k pull"   one run of the test matrix; `make runs` lists them
 #   make fuzz SEED=7 FRAMES=1000000    mutated requests against namesrv, broker and shadow gateway
 #   make laws SEEDS=5000               random stories of a store, its crashes and its threads
@@ -14,6 +15,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 DELTA := .venv-delta
 RUN_TESTS := $(BIN)/python scripts/run_tests.py
+BUILD_WHEELS := $(BIN)/python scripts/build_wheels.py
+# What an editable install is made of, besides what it links to.
+BUILT_FROM := pyproject.toml setup.py $(wildcard native/*.[ch])
 PACKAGES := codec remoting storage toolkit gateway compat_tests acceptance spark tools
 ARGS ?=
 SEED ?= 1
@@ -27,18 +31,24 @@ IMAGE ?= yes
 COMPILE := $(BIN)/python -m compileall -q $(PACKAGES)
 MORE = $(if $(ARGS),-- $(ARGS))
 
-.PHONY: serve wheel image test check runs run unit types lint format compat compat-official compat-image spark-delta spark-env fuzz laws simulate planted planted-replication planted-deviations power-cut \
+.PHONY: serve native wheel wheels image test check runs run unit types lint format compat compat-official compat-image spark-delta spark-env fuzz laws simulate planted planted-replication planted-deviations power-cut \
   bench bench-shadow bench-isolation bench-processes bench-replication bench-scale bench-security bench-upkeep bench-spark docs docs-serve clean
 
 serve: $(VENV)/serve
 	@echo "The command is $(BIN)/rmq-gateway; \". $(BIN)/activate\" makes it rmq-gateway in this shell."
 	$(BIN)/rmq-gateway serve $(ARGS)
 
-# A wheel in dist/, for other machines: pip install 'dist/rocketmq_gateway-0.1.0-py3-none-any.whl[spark]'
+# Without a compiler everything else is installed, and the server does the same work in Python: docs/how-to/install.md
+native: $(VENV)/bin/python
+	ROCKETMQ_NATIVE=require $(BIN)/python $(INSTALL) --no-deps .
+
+# A wheel in dist/ for any machine: pip install 'dist/rocketmq_gateway-0.1.0-py3-none-any.whl[spark]'
 wheel: $(VENV)/bin/python
-	$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-deps --wheel-dir dist .
-	@rm -rf build rocketmq_gateway.egg-info
-	@ls dist/rocketmq_gateway-*.whl
+	$(BUILD_WHEELS) pure
+
+# That wheel, one with the C extension for Linux machines of this kind, and the sources
+wheels: $(VENV)/bin/python
+	$(BUILD_WHEELS) pure native sources
 
 # The container image rocketmq-gateway; ARGS="--tag NAME --base IMAGE --offline"
 image: $(VENV)/bin/python
@@ -135,17 +145,17 @@ $(VENV)/bin/python:
 
 INSTALL = -m pip install --quiet --disable-pip-version-check --editable
 
-$(VENV)/serve: pyproject.toml | $(VENV)/bin/python
+$(VENV)/serve: $(BUILT_FROM) | $(VENV)/bin/python
 	$(BIN)/python $(INSTALL) .
 	$(COMPILE)
 	@touch $@
 
-$(VENV)/check: pyproject.toml | $(VENV)/bin/python
+$(VENV)/check: $(BUILT_FROM) | $(VENV)/bin/python
 	$(BIN)/python $(INSTALL) '.[check]'
 	$(COMPILE)
 	@touch $@ $(VENV)/serve
 
-$(VENV)/dev: pyproject.toml | $(VENV)/bin/python
+$(VENV)/dev: $(BUILT_FROM) | $(VENV)/bin/python
 	$(BIN)/python $(INSTALL) '.[dev]'
 	$(COMPILE)
 	@touch $@ $(VENV)/check $(VENV)/serve

@@ -1,4 +1,4 @@
-/* The module `rocketmq_native`: optional C for the hottest paths. See README.md in this folder.
+/* The module `_rocketmq_native`: optional C for the hottest paths. See README.md in this folder.
  *
  * It needs the GIL: its types read and change Python objects over many steps that no other thread may see. A module
  * that does not say otherwise makes a free-threaded interpreter turn its GIL on.
@@ -8,9 +8,11 @@
 #include <Python.h>
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "rocketmq_native", "Optional C for the hottest paths of rocketmq-gateway.", -1, NULL,
+    PyModuleDef_HEAD_INIT, "_rocketmq_native", "Optional C for the hottest paths of rocketmq-gateway.", -1, NULL,
 };
 
-PyMODINIT_FUNC PyInit_rocketmq_native(void) {
-    return PyModule_Create(&definition);
+PyMODINIT_FUNC PyInit__rocketmq_native(void) {
+    PyObject *module = PyModule_Create(&definition);
+    if (module && PyModule_AddStringConstant(module, "SOURCES_CHECKSUM", SOURCES_CHECKSUM)) Py_CLEAR(module);
+    return module;
 }

@@ -10,6 +10,7 @@ must then have the version of the base image's Python (3.11 in Debian 12).
 """
 
 import argparse
+import os
 import shutil
 import subprocess
 import sys
@@ -35,10 +36,26 @@ def copy_sources(target: Path) -> None:
             shutil.copy(ROOT / name, target / name)
 
 
-def build_wheels(source: Path, target: Path, *, with_dependencies: bool) -> None:
-    """Build the project's wheel, and collect those of its dependencies."""
+def build_wheels(
+    source: Path,
+    target: Path,
+    *,
+    with_dependencies: bool,
+    native: str = "auto",
+    platform_tag: str | None = None,
+) -> None:
+    """Build the project's wheel, and collect those of its dependencies.
+
+    ``native`` says whether it has the C extension (ROCKETMQ_NATIVE in setup.py); ``platform_tag`` names the systems
+    that the wheel is for, if it has it.
+    """
     scope = [] if with_dependencies else ["--no-deps"]
-    subprocess.run([*PIP, "wheel", "--quiet", *scope, "--wheel-dir", str(target), str(source)], check=True)
+    tag = [] if platform_tag is None else [f"--config-settings=--build-option=--plat-name={platform_tag}"]
+    subprocess.run(
+        [*PIP, "wheel", "--quiet", *scope, *tag, "--wheel-dir", str(target), str(source)],
+        env={**os.environ, "ROCKETMQ_NATIVE": native},
+        check=True,
+    )
 
 
 def build_image(tag: str, base: str | None = None, *, offline: bool = False) -> None:

@@ -2,6 +2,7 @@
 
     python scripts/check_installs.py             # every extra, several at a time
     python scripts/check_installs.py spark       # one of them; "none" is the project without extras
+    python scripts/check_installs.py pure        # without extras, and without the C extension
 
 The project is built as a wheel and installed into environments below `.build/installs`. They stay there: a later run
 only replaces the wheel, unless the dependencies in pyproject.toml have changed. The commands run in an empty folder, so
@@ -30,6 +31,7 @@ from build_image import PIP, build_wheels, copy_sources
 ROOT: Final = Path(__file__).resolve().parent.parent
 INSTALLS: Final = ROOT / ".build" / "installs"
 PLAIN: Final = "none"
+PURE: Final = "pure"
 LEFT_OUT: Final = frozenset({"check", "dev"})
 """Extras that only a checkout needs."""
 JOBS: Final = 3
@@ -147,11 +149,32 @@ def check_plain(environment: Environment) -> None:
     environment.run("rmq-gateway", "config", "--example", "broker")
     environment.run("rmq-gateway", "shadow", "example")
     check_documents(environment)
-    with environment.server(*MEMORY_SERVER):
-        pass
+    check_native(environment, expected=has_extension(environment))
     sets = ("--set", "source.nameServer=127.0.0.1:1", "--set", "source.subscribe=x")
     if ".whl[spark]'" not in environment.run("rmq-gateway", "spark", "peek", *sets, code=2):
         raise CheckFailed("spark peek without the extra does not say which wheel to install with it")
+
+
+def has_extension(environment: Environment) -> bool:
+    """Return True if the installed wheel has the C extension: it does where the machine has a compiler."""
+    files = environment.python("import importlib.metadata as m; print(*m.files('rocketmq-gateway'))").split()
+    return any(name.startswith("_rocketmq_native") for name in files)
+
+
+def check_native(environment: Environment, *, expected: bool) -> None:
+    """The server runs, and says whether it takes sends natively."""
+    absence = environment.python("from codec.native import native_absence as a; print(a())").strip()
+    if (absence == "") != expected:
+        raise CheckFailed(f"the wheel has the extension: {expected}. Python says: {absence or 'it is there'}")
+    with environment.server(*MEMORY_SERVER):
+        pass
+    if not expected:
+        environment.run("rmq-gateway", "serve", "--memory", "--set", "nativeSends=require", code=2)
+
+
+def check_pure(environment: Environment) -> None:
+    """The wheel for any machine."""
+    check_native(environment, expected=False)
 
 
 def check_documents(environment: Environment) -> None:
@@ -265,6 +288,7 @@ def importing(*modules: str) -> Callable[[Environment], None]:
 
 CHECKS: Final[dict[str, Callable[[Environment], None]]] = {
     PLAIN: check_plain,
+    PURE: check_pure,
     "testing": check_testing,
     "shadow": check_shadow,
     "spark": check_spark,
@@ -283,12 +307,12 @@ CHECKS: Final[dict[str, Callable[[Environment], None]]] = {
 # -- building and installing ----------------------------------------------------------------------------------------
 
 
-def build_wheel(folder: Path) -> Path:
-    """Build the project's wheel in a folder, from a copy of the checkout."""
+def build_wheel(folder: Path, native: str = "auto") -> Path:
+    """Build the project's wheel in a folder, from a copy of the checkout; ``native`` as in `build_wheels`."""
     with tempfile.TemporaryDirectory() as copied:
         source = Path(copied) / "source"
         copy_sources(source)
-        build_wheels(source, folder, with_dependencies=False)
+        build_wheels(source, folder, with_dependencies=False, native=native)
     return next(folder.glob("*.whl"))
 
 
@@ -322,7 +346,7 @@ def check_extra(extra: str, wheel: Path) -> str:
     started_s = time.monotonic()
     environment_folder = INSTALLS / extra
     try:
-        install(environment_folder, () if extra == PLAIN else (extra,), wheel)
+        install(environment_folder, () if extra in (PLAIN, PURE) else (extra,), wheel)
         with tempfile.TemporaryDirectory() as folder:
             CHECKS[extra](Environment(environment_folder / "bin", Path(folder)))
     except (CheckFailed, subprocess.SubprocessError) as problem:
@@ -346,9 +370,13 @@ def main(names: Sequence[str]) -> int:
     chosen = sorted(names or CHECKS, key=lambda name: name != "spark")
     INSTALLS.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(JOBS) as pool:
-        wheel = build_wheel(Path(folder))
+        wheel, pure_wheel = build_wheel(Path(folder) / "any"), build_wheel(Path(folder) / "pure", "off")
         problems = [
-            problem for problem in pool.map(lambda extra: check_extra(extra, wheel), chosen) if problem
+            problem
+            for problem in pool.map(
+                lambda extra: check_extra(extra, pure_wheel if extra == PURE else wheel), chosen
+            )
+            if problem
         ]
     for problem in problems:
         print(problem, file=sys.stderr)
