@@ -72,6 +72,14 @@ class FlowSettings:
         high=10_000_000,
         live=True,
     )
+    native_sends: str = key(
+        "nativeSends",
+        "auto",
+        "whether the C extension serves plain sends, if it is installed; with require a start without it is an error",
+        choices=("auto", "off", "require"),
+        live=True,
+        unofficial=True,
+    )
     send_quota_messages: int = key(
         "sendQuotaMessages",
         0,

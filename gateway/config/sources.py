@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from codec.constants import MASTER_ID
+from codec.native import native_absence
 from gateway.config.keys import (
     CLIENT_ENVIRONMENT_PREFIX,
     CONSOLE_ENVIRONMENT_PREFIX,
@@ -223,6 +224,7 @@ def assemble(role: Role, source_values: Iterable[SourceValue]) -> ServeConfig:
         process = replace(process, processes=True)  # a kill or a full disk must not end both
     _check_control(role, process)
     _check_grpc(role, process)
+    _check_native(role, broker)
     namesrv = None if role == "broker" else with_values(NamesrvConfig(), values["namesrv"])
     if role != "namesrv":
         _check_role(broker, process, source_values)
@@ -397,6 +399,15 @@ def _check_grpc(role: Role, process: ProcessConfig) -> None:
         raise ConfigError(
             "grpcServerPort (--grpc-port) and brokerProcesses (--processes) exclude each other: gRPC is served in "
             "front of brokers of the same process. Leave one of them out"
+        )
+
+
+def _check_native(role: Role, broker: BrokerConfig) -> None:
+    """Refuse to do without the C extension where it is required."""
+    if role != "namesrv" and broker.flow.native_sends == "require" and (reason := native_absence()):
+        raise ConfigError(
+            f"nativeSends=require: the extension rocketmq_native cannot be used ({reason}). With nativeSends=auto the "
+            "server works without it"
         )
 
 

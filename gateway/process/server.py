@@ -5,12 +5,13 @@ same `Server` with one broker and a link to their supervisor.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 import trio
 
 from codec.hosts import format_host
+from codec.native import native_absence
 from gateway.auth.request_needs import NeedContext
 from gateway.config.auth import AuthConfig
 from gateway.config.process import BrokerConfig, ServeConfig
@@ -247,7 +248,7 @@ def log_start(
     http: str | None,
     grpc: str | None = None,
 ) -> None:
-    """Log addresses, store, durability, security and the next step, for people.
+    """Log addresses, store, durability, native sends, security and the next step, for people.
 
     Addresses are ``host:port`` as clients on this machine reach them. Programs read the ready line on standard output.
     """
@@ -264,12 +265,28 @@ def log_start(
         else:
             where, durability = broker.store.store_path_root_dir, broker.store.flush_disk_type
         log.info("store", extra={"broker": broker.replica_name, "directory": where, "durability": durability})
+    for state, names in _native_states(config.brokers).items():
+        log.info("native sends", extra={"brokers": ", ".join(names), "state": state})
     log.info(
         "security", extra={"tls": describe_tls(config.tls), "access_control": describe_access(config.auth)}
     )
     if config.namesrv is not None:
         _warn_of_registrations(config)
     log.info("next step", extra={"do": _next_step(config, namesrv, grpc)})
+
+
+def _native_states(brokers: Iterable[BrokerConfig]) -> dict[str, list[str]]:
+    """Return in words whether the C extension serves plain sends, with the names of the brokers of which it is true."""
+    states: dict[str, list[str]] = {}
+    for broker in brokers:
+        states.setdefault(describe_native(broker), []).append(broker.replica_name)
+    return states
+
+
+def describe_native(broker: BrokerConfig) -> str:
+    """Return in words whether the C extension serves a broker's plain sends."""
+    reason = "nativeSends=off" if broker.flow.native_sends == "off" else native_absence()
+    return f"off, {reason}; Python serves them" if reason else "on"
 
 
 def describe_tls(tls: TlsConfig) -> str:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.config import sources
 from gateway.config.keys import values_of
 from gateway.config.process import BrokerConfig, NamesrvConfig
 from gateway.config.replication import Role
@@ -592,6 +593,23 @@ def test_the_grpc_port_needs_brokers_of_the_same_process(role, others):
 def test_servers_for_tests_have_a_grpc_port():
     process = load_config("serve", sets=["grpcServerPort=0", "controlPort=0", "memoryStore=true"]).process
     assert (process.grpc_port, process.control_port) == (0, 0)
+
+
+def test_required_extension_that_is_missing_is_an_error(monkeypatch):
+    monkeypatch.setattr(sources, "native_absence", lambda: "not built")
+    text = r"nativeSends=require: the extension rocketmq_native cannot be used \(not built\)"
+    for role in ("serve", "broker"):
+        with pytest.raises(ConfigError, match=text):
+            load_config(role, sets=["nativeSends=require"])
+        assert load_config(role, sets=["nativeSends=auto"]).brokers[0].flow.native_sends == "auto"
+    load_config("namesrv", sets=["nativeSends=require"])
+
+
+def test_required_extension_that_is_there_is_accepted(monkeypatch):
+    monkeypatch.setattr(sources, "native_absence", lambda: "")
+    assert load_config("serve", sets=["nativeSends=require"]).brokers[0].flow.native_sends == "require"
+    with pytest.raises(ConfigError, match="nativeSends"):
+        load_config("serve", sets=["nativeSends=on"])
 
 
 def test_the_grpc_port_is_closed_by_default():

@@ -8,6 +8,7 @@ import pytest
 from gateway.config.auth import AuthConfig
 from gateway.config.process import NamesrvConfig, ProcessConfig, ServeConfig
 from gateway.config.tls import TlsConfig
+from gateway.process import server
 from gateway.process.server import describe_access, describe_tls, log_start
 from gateway.runtime.logs import KeyValueFormatter
 from gateway.tests.configs import broker_config
@@ -30,12 +31,45 @@ def test_a_server_on_disk(lines):
     broker = broker_config(broker_name="broker-a", store_path_root_dir="/data", flush_disk_type="SYNC_FLUSH")
     config = ServeConfig(brokers=(broker,), namesrv=NamesrvConfig())
     log_start(config, "127.0.0.1:9876", {"broker-a": "127.0.0.1:10911"}, "127.0.0.1:9881")
-    ready, store, security, next_step = lines()
+    ready, store, native_sends, security, next_step = lines()
     assert ready.endswith(" ready namesrv=127.0.0.1:9876 broker-a=127.0.0.1:10911 http=127.0.0.1:9881")
     assert store.endswith(" store broker=broker-a directory=/data durability=SYNC_FLUSH")
+    assert " native sends brokers=broker-a state=" in native_sends
     assert ' security tls="possible, not required; self-signed certificate" ' in security
     assert security.endswith('access_control="off: whoever reaches the ports may do everything"')
     assert next_step.endswith(' next step do="give clients the namesrv address 127.0.0.1:9876"')
+
+
+@pytest.mark.parametrize(
+    ("mode", "absence", "state"),
+    [
+        ("auto", "", "on"),
+        ("require", "", "on"),
+        ("auto", "not built", '"off, not built; Python serves them"'),
+        ("off", "", '"off, nativeSends=off; Python serves them"'),
+        ("off", "not built", '"off, nativeSends=off; Python serves them"'),
+    ],
+)
+def test_server_says_whether_sends_are_native(lines, monkeypatch, mode, absence, state):
+    monkeypatch.setattr(server, "native_absence", lambda: absence)
+    broker = broker_config(broker_name="broker-a", native_sends=mode)
+    log_start(ServeConfig(brokers=(broker,)), None, {"broker-a": "127.0.0.1:10911"}, None)
+    (line,) = [line for line in lines() if " native sends " in line]
+    assert line.endswith(f" native sends brokers=broker-a state={state}")
+
+
+def test_brokers_with_other_settings_have_lines_of_their_own(lines, monkeypatch):
+    monkeypatch.setattr(server, "native_absence", lambda: "")
+    brokers = tuple(
+        broker_config(broker_name=name, native_sends=mode)
+        for name, mode in (("broker-a", "auto"), ("broker-b", "off"), ("broker-c", "require"))
+    )
+    log_start(ServeConfig(brokers=brokers), None, {"broker-a": "127.0.0.1:10911"}, None)
+    shown = [line.partition(" native sends ")[2] for line in lines() if " native sends " in line]
+    assert shown == [
+        'brokers="broker-a, broker-c" state=on',
+        'brokers=broker-b state="off, nativeSends=off; Python serves them"',
+    ]
 
 
 def test_a_server_in_memory_and_a_broker_without_a_namesrv(lines):
