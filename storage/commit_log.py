@@ -278,7 +278,7 @@ class CommitLog:
         base = self.base_of(start)
         if target > start:
             while base < target:
-                self._files.flush(self.path(base))
+                self._files.flush_again(self.path(base))
                 base += self.file_bytes
         if target > self.durable_offset:
             self.durable_offset = target

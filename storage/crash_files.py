@@ -242,6 +242,9 @@ class CrashFiles:
         """Let the last of these changes be durable, and all before it."""
         del self._pending[: max(durable, default=0)]
 
+    def flush_again(self, path: str) -> None:
+        self.flush(path)
+
     def flush_many(self, paths: "list[str]") -> None:
         for path in paths:
             self.flush(path)

@@ -83,6 +83,13 @@ class Files(Protocol):
         """
         ...
 
+    def flush_again(self, path: str) -> None:
+        """Block as `flush` does, and keep the file open for the next call. Thread safe.
+
+        For a mapped file that is flushed again and again. Deleting it closes it.
+        """
+        ...
+
     def flush_many(self, paths: "list[str]") -> None:
         """Block as `flush` does for each of the paths. Thread safe."""
         ...
@@ -233,13 +240,31 @@ class DiskFiles:
     created for one is private to its owner as well.
     """
 
-    __slots__ = ("_directories_lock", "_new_directories", "_small_directory_mode", "_small_file_mode")
+    __slots__ = (
+        "_directories_lock",
+        "_new_directories",
+        "_open_descriptors",
+        "_small_directory_mode",
+        "_small_file_mode",
+    )
 
     def __init__(self, small_file_mode: int = 0o666) -> None:
         self._small_file_mode = small_file_mode
         self._small_directory_mode = 0o777 if small_file_mode & 0o077 else 0o700
         self._new_directories: set[str] = set()  # directories whose new entries a power cut could still lose
         self._directories_lock = threading.Lock()
+        # Of the file that `flush_again` flushed last, by path. A flush takes its descriptor out, so that no other
+        # thread closes it meanwhile.
+        self._open_descriptors: dict[str, int] = {}
+
+    def __del__(self) -> None:
+        self._close_descriptors(except_path=None)
+
+    def _close_descriptors(self, except_path: str | None) -> None:
+        for path in [path for path in self._open_descriptors if path != except_path]:
+            # Another thread may have taken it out.
+            if (fd := self._open_descriptors.pop(path, -1)) >= 0:
+                os.close(fd)
 
     def open_mapped(self, path: str, size_bytes: int) -> DiskMapping:
         with store_full_errors(path):
@@ -287,11 +312,31 @@ class DiskFiles:
             self._flush_deletion(path)
             return
         try:
+            self._flush_descriptor(fd, path)
+        finally:
+            os.close(fd)
+
+    def flush_again(self, path: str) -> None:
+        fd = self._open_descriptors.pop(path, -1)
+        if fd < 0:
+            self._close_descriptors(except_path=path)
+            try:
+                fd = os.open(path, os.O_RDONLY)
+            except FileNotFoundError:
+                self._flush_deletion(path)
+                return
+        try:
+            self._flush_descriptor(fd, path)
+        finally:
+            # Another thread that flushed the same file may have stored its own.
+            if self._open_descriptors.setdefault(path, fd) != fd:
+                os.close(fd)
+
+    def _flush_descriptor(self, fd: int, path: str) -> None:
+        try:
             os.fdatasync(fd)
         except OSError as error:
             raise flush_failed(path, error) from error
-        finally:
-            os.close(fd)
         if self._new_directories:
             # Only its own folders: a flush of the commit log does not wait for those of thousands of new queues.
             self._flush_directories(self._new_directories.intersection(_folders_of(path)))
@@ -354,9 +399,13 @@ class DiskFiles:
     def delete(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
+        # After the deletion: a file of that name that is created later must not be taken for this one.
+        if (fd := self._open_descriptors.pop(path, -1)) >= 0:
+            os.close(fd)
 
     def delete_tree(self, directory: str) -> None:
         shutil.rmtree(directory, ignore_errors=True)
+        self._close_descriptors(except_path=None)
 
     def read_small(self, path: str) -> bytes | None:
         try:
@@ -498,6 +547,9 @@ class MemoryFiles:
         return mapped
 
     def flush(self, path: str) -> None:
+        pass
+
+    def flush_again(self, path: str) -> None:
         pass
 
     def flush_many(self, paths: "list[str]") -> None:

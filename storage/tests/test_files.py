@@ -141,6 +141,95 @@ def test_a_flush_that_cannot_be_tried_may_be_repeated(tmp_path, monkeypatch):
     files.flush(path)
 
 
+def counted_flushes(monkeypatch):
+    """Return a list that gets the path and inode of every file at its fdatasync."""
+    flushed, fdatasync = [], os.fdatasync
+
+    def flush(fd):
+        flushed.append((os.readlink(f"/proc/self/fd/{fd}"), os.fstat(fd).st_ino))
+        fdatasync(fd)
+
+    monkeypatch.setattr(os, "fdatasync", flush)
+    return flushed
+
+
+def open_descriptors(folder):
+    names = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
+    return sorted(
+        os.readlink(name) for name in names if os.path.lexists(name) and str(folder) in os.readlink(name)
+    )
+
+
+def test_a_file_that_is_flushed_again_and_again_stays_open(tmp_path, monkeypatch):
+    files = DiskFiles()
+    paths = [f"{tmp_path}/{name}" for name in ("first", "second")]
+    for path in paths:
+        files.open_mapped(path, PAGE).close()
+    files.flush_many(paths)
+    flushed = counted_flushes(monkeypatch)
+    files.flush_again(paths[0])
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", refuse)
+        for _ in range(3):
+            files.flush_again(paths[0])
+    assert [path for path, _ in flushed] == [paths[0]] * 4
+    assert open_descriptors(tmp_path) == [paths[0]]
+    files.flush(paths[1])
+    assert open_descriptors(tmp_path) == [paths[0]], "other files are closed at once"
+    files.flush_again(paths[1])
+    assert open_descriptors(tmp_path) == [paths[1]], "one file at a time stays open"
+    del files
+    assert open_descriptors(tmp_path) == []
+
+
+@pytest.mark.parametrize("delete", ["file", "folder"])
+def test_a_new_file_of_the_same_name_is_flushed_itself(tmp_path, monkeypatch, delete):
+    files = DiskFiles()
+    path = f"{tmp_path}/folder/file"
+    files.open_mapped(path, PAGE).close()
+    files.flush_again(path)
+    files.delete(path) if delete == "file" else files.delete_tree(f"{tmp_path}/folder")
+    assert open_descriptors(tmp_path) == [], "the disk gets its space back"
+    files.flush_again(path)
+    (tmp_path / "folder").mkdir(exist_ok=True)
+    (tmp_path / "other").write_bytes(b"takes the inode that became free")
+    files.open_mapped(path, PAGE).close()
+    flushed = counted_flushes(monkeypatch)
+    files.flush_again(path)
+    assert flushed == [(path, os.stat(path).st_ino)]
+
+
+def test_a_refused_flush_of_an_open_file_names_it(tmp_path, monkeypatch):
+    files = DiskFiles()
+    path = f"{tmp_path}/file"
+    files.open_mapped(path, PAGE).close()
+    files.flush_again(path)
+    monkeypatch.setattr(os, "fdatasync", refuse)
+    for _ in range(2):
+        with pytest.raises(FlushFailed, match=f"a flush of {path} to the disk failed: Input/output error"):
+            files.flush_again(path)
+
+
+def test_threads_that_flush_the_same_file_do_not_close_it_under_each_other(tmp_path, monkeypatch):
+    files = DiskFiles()
+    path = f"{tmp_path}/file"
+    files.open_mapped(path, PAGE).close()
+    fdatasync, nested = os.fdatasync, []
+
+    def flush(fd):
+        if not nested:
+            nested.append(fd)
+            files.flush_again(path)  # as another thread does now
+            files.delete(f"{tmp_path}/another")
+            files.flush_again(path)
+        fdatasync(fd)  # fails with EBADF if it was closed
+
+    monkeypatch.setattr(os, "fdatasync", flush)
+    files.flush_again(path)
+    files.flush_again(path)
+    assert open_descriptors(tmp_path) == [path]
+
+
 def test_many_files_that_the_disk_refuses(tmp_path, monkeypatch):
     files = DiskFiles()
     paths = [f"{tmp_path}/{number}" for number in range(files_module._MAX_SINGLE_FLUSHES + 1)]

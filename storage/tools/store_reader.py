@@ -134,6 +134,9 @@ class ReadOnlyFiles(DiskFiles):
     def flush(self, path: str) -> Never:
         raise _would_write(path)
 
+    def flush_again(self, path: str) -> Never:
+        raise _would_write(path)
+
     def flush_many(self, paths: list[str]) -> Never:
         raise _would_write(*paths[:1])
 

@@ -65,7 +65,12 @@ class FlushThread:
         self._thread.start()
 
     def start(self) -> None:
-        """Run the work once."""
+        """Run the work once, after the readers of the present poll."""
+        # Its requests share the flush then. The thread would wait for the interpreter lock until they are handled.
+        if not self._reactor.defer(self._wake):
+            self._wake()
+
+    def _wake(self) -> None:
         self._started.release()
 
     def _run(self) -> None:

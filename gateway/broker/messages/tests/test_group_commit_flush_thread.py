@@ -1,5 +1,6 @@
 """Group commit with a thread of its own and a real reactor, on the machine's clock but without waiting for it."""
 
+import itertools
 import socket
 import threading
 import time
@@ -145,6 +146,34 @@ async def test_only_what_was_queued_before_a_flush_is_covered_by_it(commit, send
     sends.send(peer, b"early")
     await until(lambda: sends.gate.held_count == 0)
     assert (covered, peer.written) == ([1, 2], [b"early", b"late"])
+
+
+def test_messages_of_one_poll_share_a_flush():
+    reactor, store = Reactor(), Store()
+    commit = GroupCommit(store, synchronous=True, interval_ms=500, run_blocking=inline, reactor=reactor)
+    sends, peers = Sends(store, commit), [Peer(), Peer(), Peer()]
+    pairs = [socket.socketpair() for _ in peers]
+    for peer, (ours, theirs) in zip(peers, pairs, strict=True):
+
+        def read(peer: Peer = peer, ours: socket.socket = ours) -> None:
+            sends.send(peer, ours.recv(1))
+            # A thread that was started already would begin to flush now.
+            time.sleep(0.003)
+
+        reactor.watch(ours.fileno(), read)
+        theirs.send(b"a")
+
+    async def main() -> None:
+        reactor.run_readers()
+        await flush_started(store)
+        while sends.gate.held_count:
+            reactor.run_readers()
+
+    trio.run(main)
+    assert (store.flush_count, [peer.written for peer in peers]) == (1, [[b"a"]] * 3)
+    commit.close()
+    for sock in itertools.chain(*pairs):
+        sock.close()
 
 
 @with_commit
