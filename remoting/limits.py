@@ -21,7 +21,7 @@ class ConnectionLimits:
 
     max_frame_bytes: int = 16 * 1024 * 1024
     max_header_bytes: int = 1024 * 1024
-    read_bytes: int = 256 * 1024
+    read_bytes: int = 64 * 1024
     large_read_bytes: int = 32 * 1024
     max_turn_s: float = 0.005
     max_json_values: int = MAX_VALUES
