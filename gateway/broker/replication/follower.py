@@ -47,6 +47,7 @@ from gateway.broker.replication.master_lookup import Master, MasterLookup, cance
 from remoting.connection import Connection
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError, first_leaf
 from remoting.requests.admin import GetBrokerRuntimeInfo
+from remoting.requests.ha import ExchangeBrokerHaInfo
 from remoting.requests.replication import OpenReplication
 from remoting.transport import Opener, Transport
 from storage.errors import FlushFailed, StoreError, StoreFull
@@ -141,8 +142,9 @@ class LogCopy:
         if begin == end:
             if master is None:
                 raise CannotFollow(
-                    "the beginning of the master's log is unknown, because the port that answers its requests is. Wait "
-                    "until the master is registered with the namesrv"
+                    "the beginning of the master's log is unknown, because the port that answers its requests is: the "
+                    "port before that of haMasterAddress does not belong to it. Register the master with the namesrv "
+                    "of this slave"
                 )
             if begin != master.begin:
                 self._log.begin_at(master.begin)
@@ -389,6 +391,8 @@ class Follower:
         An official master has no tickets, and a master whose other port is unknown cannot be asked.
         """
         if master.address is None:
+            if self.lookup.is_fixed:
+                await self._presume_address(master)
             return None, None
         with trio.fail_after(CONNECT_TIMEOUT_S):
             async with self._dial(*master.address) as connection:
@@ -401,6 +405,31 @@ class Follower:
             raise CannotFollow(f"the master's log begins at {begin} and ends at {end}, which cannot be")
         self._master_end = end
         return LogRange(begin, end), ticket
+
+    async def _presume_address(self, master: Master) -> None:
+        """Take the port before the HA port for the master's port for requests, if the broker there says so.
+
+        It is that one unless haListenPort was set. The lookup then has another master, which ends this attempt.
+        Without an answer the namesrv may name the address later. 4.9 brokers cannot say which HA port is theirs.
+        """
+        host, ha_port = master.ha_address
+        try:
+            with trio.fail_after(CONNECT_TIMEOUT_S):
+                async with self._dial(host, ha_port - 1) as connection:
+                    try:
+                        reply = await connection.ask(ExchangeBrokerHaInfo(), sign=self._sign)
+                    except RequestError as error:
+                        if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                            raise
+                    else:
+                        if not (reply.master_ha_address or "").endswith(f":{ha_port}"):
+                            return
+        except FAILURES as error:
+            log.debug("no broker at the port before haMasterAddress", extra={"reason": str(error)})
+            return
+        if self.lookup.master == master:
+            self.lookup.set_master(Master(master.ha_address, (host, ha_port - 1)))
+            await trio.sleep_forever()  # until the change of the lookup cancels this
 
     async def _ask_ticket(self, connection: Connection) -> str | None:
         try:

@@ -1,8 +1,9 @@
 """Finds the master that a slave follows: the address of its HA port, and the one that answers requests.
 
-``haMasterAddress`` names the HA port for good. Without it the addresses come from the answers to the slave's
-registrations: a namesrv knows them while a broker of the same name and the id 0 is registered. An answer without an
-address changes nothing, so that a slave keeps its connection while the namesrv forgets a master for a moment.
+``haMasterAddress`` names the HA port for good; if no namesrv names the other port, the follower looks for it, so such a
+slave needs no namesrv. Without it the addresses come from the answers to the slave's registrations: a namesrv knows
+them while a broker of the same name and the id 0 is registered. An answer without an address changes nothing, so that a
+slave keeps its connection while the namesrv forgets a master for a moment.
 Source: BrokerController.handleRegisterBrokerResult, 5.4.0.
 """
 
@@ -44,6 +45,11 @@ class MasterLookup:
         self._fixed = parse_address(fixed_ha_address) if fixed_ha_address else None
         self.master: Master | None = None if self._fixed is None else Master(self._fixed)
         self.changed = trio.Event()
+
+    @property
+    def is_fixed(self) -> bool:
+        """True if ``haMasterAddress`` names the HA port."""
+        return self._fixed is not None
 
     def note_registration(self, ha_address: str | None, master_address: str | None) -> None:
         """Take the addresses of a namesrv's answer over; those that it lacks, or that are no addresses, stay.

@@ -19,6 +19,7 @@ from gateway.broker.replication.master_lookup import Master, MasterLookup
 from remoting.bodies.topics import KVTable
 from remoting.errors import RequestError
 from remoting.requests.admin import GetBrokerRuntimeInfoReply
+from remoting.requests.ha import ExchangeBrokerHaInfo, ExchangeBrokerHaInfoReply
 from remoting.requests.replication import OpenReplication, OpenReplicationReply
 from remoting.tests.virtual import virtual
 from remoting.transport import StreamTransport
@@ -82,6 +83,7 @@ class FakeMaster:
         self.script: Callable[[trio.abc.Stream, int], Any] | None = None
         self.answers: dict[str, str] | None = None
         self.ticket: str | None = None
+        self.exchanged: tuple[str, int] | None = HA
         self.openings: list[bytes] = []
         self.refuses = False
         self._nursery = nursery
@@ -104,6 +106,10 @@ class FakeMaster:
         yield SimpleNamespace(ask=self._ask)
 
     async def _ask(self, request: Any, timeout_s: float = 3.0, sign: Any = None) -> Any:
+        if isinstance(request, ExchangeBrokerHaInfo):
+            if self.exchanged is None:
+                raise RequestError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "as 4.9 brokers answer")
+            return ExchangeBrokerHaInfoReply(master_ha_address="{}:{}".format(*self.exchanged))
         if isinstance(request, OpenReplication):
             if self.ticket is None:
                 raise RequestError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "as official masters answer")
@@ -274,6 +280,40 @@ async def test_an_empty_slave_copies_nothing_before_it_knows_where_the_log_begin
         pair.lookup.note_registration("10.0.0.1:10912", "10.0.0.1:10911")
         await trio.sleep(1)
         assert pair.is_equal()
+
+
+@pytest.mark.parametrize("exchange", [HA, ("10.9.9.9", 10912), None])
+@virtual
+async def test_an_empty_slave_with_a_named_port_needs_no_namesrv(
+    exchange: tuple[str, int] | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The port for requests is the one before the HA port unless it was configured; 4.9 brokers have no code 906."""
+    master = filled()
+    master.commit_log.delete_first()
+    async with world(master, opened()) as pair:
+        pair.master.exchanged = exchange
+        pair.lookup = MasterLookup("10.0.0.1:10912")
+        pair.follower = pair.new_follower()
+        pair.start()
+        await trio.sleep(8)
+        assert pair.is_equal()
+        assert pair.follower.state == "copying"
+        assert pair.lookup.master == Master(HA, REQUESTS)
+    assert "does not copy" not in caplog.text
+
+
+@virtual
+async def test_the_port_before_a_named_port_may_be_of_another_broker() -> None:
+    master = filled()
+    async with world(master, opened()) as pair:
+        pair.master.exchanged = ("10.0.0.1", 10999)
+        pair.lookup = MasterLookup("10.0.0.1:10912")
+        pair.follower = pair.new_follower()
+        pair.start()
+        await trio.sleep(8)
+        assert pair.slave.max_physical_offset == 0
+        assert pair.follower.state == "cannot follow the master"
+        assert "haMasterAddress" in pair.follower.reason
 
 
 @virtual
