@@ -9,6 +9,7 @@
 #   make simulate SEEDS=10000          stories of a master and its slave on virtual time
 #   make planted-replication           defects of replication: the simulation must notice
 #   make planted-deviations            deviations from the protocol: the conformance cases must notice
+#   make pairings                      masters and slaves of every kind as processes, through faults (as root)
 #   make power-cut ROUNDS=10           power cuts under a broker that is sent messages (as root)
 PYTHON ?= python3
 VENV := .venv
@@ -31,7 +32,7 @@ IMAGE ?= yes
 COMPILE := $(BIN)/python -m compileall -q $(PACKAGES)
 MORE = $(if $(ARGS),-- $(ARGS))
 
-.PHONY: serve native wheel wheels image test check runs run unit types lint format compat compat-official compat-image spark-delta spark-env fuzz laws simulate planted planted-replication planted-deviations power-cut \
+.PHONY: serve native wheel wheels image test check runs run unit types lint format compat compat-official compat-image spark-delta spark-env fuzz laws simulate planted planted-replication planted-deviations power-cut pairings \
   bench bench-shadow bench-isolation bench-processes bench-replication bench-scale bench-security bench-upkeep bench-spark docs docs-serve clean
 
 serve: $(VENV)/serve
@@ -118,6 +119,10 @@ spark-delta: $(DELTA)/dev
 # The Python environment of Spark executors as one archive: --archives dist/spark-env.tar.gz#environment
 spark-env: $(VENV)/dev
 	$(BIN)/python -m spark.session.packing dist/spark-env.tar.gz $(ARGS)
+
+# Official brokers and ours as master and slave of each other; needs Java, and root for a link that drops packets
+pairings: $(VENV)/dev
+	$(BIN)/python -m tools.pairings $(ARGS)
 
 bench: $(VENV)/dev
 	$(COMPILE)

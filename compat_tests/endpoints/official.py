@@ -74,6 +74,7 @@ class OfficialEndpoint(LocalEndpoint):
 
     `namesrv`: address ("host:port") of a running namesrv to register with; without it, one is started. `jvm`: further
     JVM options, which may be changed while the endpoint is stopped. `namesrv_settings`: keys of namesrv.conf.
+    `prefix`: words before the command, for example of a network namespace.
     """
 
     kind = "official"
@@ -89,11 +90,13 @@ class OfficialEndpoint(LocalEndpoint):
         jvm: str = QUICK_START,
         namesrv_settings: Mapping[str, str] | None = None,
         tls: ssl.SSLContext | None = None,
+        prefix: tuple[str, ...] = (),
     ) -> None:
         fetch_jars(profile)
         super().__init__(find_server_ports(), settings, directory, tls)
         self.profile = profile
         self.jvm = jvm
+        self._prefix = prefix
         self._external_namesrv = namesrv
         self._namesrv_settings = dict(namesrv_settings or {})
         self._last_reminder_s = 0.0
@@ -163,7 +166,12 @@ class OfficialEndpoint(LocalEndpoint):
         )
         output = self.directory / f"{name}-output.log"
         self.children.append(
-            ChildProcess(name, [*command, "-c", str(conf)], output, {"ROCKETMQ_HOME": str(home)})
+            ChildProcess(
+                name,
+                [*self._prefix, *command, "-c", str(conf)],
+                output,
+                {"ROCKETMQ_HOME": str(home)},
+            )
         )
 
     def _while_starting(self) -> None:
@@ -197,8 +205,9 @@ class ReplicaEndpoint(OfficialEndpoint):
         namesrv: str,
         registered: Callable[[str], bool],
         profile: str = "server-5.4",
+        prefix: tuple[str, ...] = (),
     ) -> None:
-        super().__init__(settings, directory, namesrv=namesrv, profile=profile)
+        super().__init__(settings, directory, namesrv=namesrv, profile=profile, prefix=prefix)
         self._registered = registered
 
     def start(self) -> None:

@@ -1,0 +1,167 @@
+"""Clients that send numbered messages until the end of a pairing, through all faults, and note every answer.
+
+`Senders` use our typed client. `StockSenders` drive stock Java clients, `GrpcTraffic` the stock client that speaks gRPC
+through an official Proxy. Each sends a message again until it is stored, and only then the next one.
+"""
+
+import itertools
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Final
+
+from compat_tests.clients.command_driver import StockClientError
+from compat_tests.clients.grpc_api import StockGrpcClient
+from compat_tests.clients.java_api import JavaClient
+from compat_tests.clients.typed import connect, send_request
+from compat_tests.server import eventually
+from remoting.blocking import BlockingClient
+from tools.pairings.history import SendHistory
+from tools.pairings.members import BROKER, FAILURES, QUEUES, TOPIC, members
+
+GRPC_TOPIC: Final = "PairingGrpc"
+ANSWER_TIMEOUT_S: Final = 4.0
+RETRY_S: Final = 0.1
+BODY_BYTES: Final = 700
+STATUS_CODES: Final = {
+    "SEND_OK": 0, "FLUSH_DISK_TIMEOUT": 10, "SLAVE_NOT_AVAILABLE": 11, "FLUSH_SLAVE_TIMEOUT": 12,
+}  # fmt: skip
+
+Send = Callable[[bytes, int], None]
+"""Sends a body to a queue once and notes the answer; raises what its client raises."""
+
+
+class SenderLoad:
+    """Threads of senders that can be paused: then no request is under way."""
+
+    def __init__(self) -> None:
+        self._may_send, self._is_over = threading.Event(), threading.Event()
+        self._busy: set[int] = set()
+        self._threads: list[threading.Thread] = []
+
+    def add(self, producer: int, send: Send, pause_s: float) -> None:
+        """Start a sender; it waits until the load is resumed."""
+        thread = threading.Thread(target=self._run, args=(producer, send, pause_s), daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _run(self, producer: int, send: Send, pause_s: float) -> None:
+        for count in itertools.count():
+            body = b"%d-%d " % (producer, count)
+            body += b"x" * (BODY_BYTES - len(body))
+            is_stored = False
+            while not is_stored:
+                if self._is_over.is_set():
+                    return
+                self._busy.add(producer)
+                if self._may_send.is_set():
+                    try:
+                        send(body, producer % QUEUES)
+                        is_stored = True
+                    except (StockClientError, *FAILURES):
+                        time.sleep(RETRY_S)
+                self._busy.discard(producer)
+                if not self._may_send.wait(RETRY_S):
+                    continue
+                time.sleep(pause_s)
+
+    def pause(self) -> None:
+        """Let requests that are under way end, and send no more."""
+        self._may_send.clear()
+        eventually(lambda: not self._busy, 60)
+        time.sleep(2 * RETRY_S)
+        eventually(lambda: not self._busy, 60)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Send during the block, and pause after it."""
+        self._may_send.set()
+        try:
+            yield
+        finally:
+            self.pause()
+
+    def close(self) -> None:
+        self._is_over.set()
+        self._may_send.set()
+        for thread in self._threads:
+            thread.join(30)
+
+
+class TypedSender:
+    """Sends with our own client to the master that the namesrv names."""
+
+    def __init__(self, namesrv: str, history: SendHistory) -> None:
+        self._namesrv, self._history = namesrv, history
+        self._connection: BlockingClient | None = None
+
+    def send(self, body: bytes, queue_id: int) -> None:
+        if self._connection is None:
+            address = members(self._namesrv).get(0)
+            if address is None:
+                raise ConnectionError("no master is registered")
+            self._connection = connect(address, timeout_s=ANSWER_TIMEOUT_S)
+        self._history.note_attempt(body, queue_id)
+        try:
+            reply = self._connection.ask(send_request(TOPIC, body, queue_id=queue_id))
+        except FAILURES:
+            connection, self._connection = self._connection, None
+            with suppress(*FAILURES):
+                connection.close()
+            raise
+        self._history.note_answer(body, reply.queue_offset, reply.code)
+
+
+class JavaSender:
+    """Sends with a stock Java client."""
+
+    def __init__(self, client: JavaClient, name: str, history: SendHistory) -> None:
+        self._client, self._name, self._history = client, name, history
+
+    def send(self, body: bytes, queue_id: int) -> None:
+        self._history.note_attempt(body, queue_id)
+        answer = self._client.driver.call(
+            "send", name=self._name, mode="queue", messages=[{"topic": TOPIC, "body": body.decode()}],
+            queue={"topic": TOPIC, "broker": BROKER, "queue": queue_id},
+        )[0]  # fmt: skip
+        self._history.note_answer(body, answer["offset"], STATUS_CODES[answer["status"]])
+
+
+class GrpcTraffic:
+    """Sends and consumes with the stock client that speaks gRPC; `acknowledged` bodies must be received."""
+
+    def __init__(self, client: StockGrpcClient, group: str) -> None:
+        self._client, self._group = client, group
+        self.acknowledged: set[bytes] = set()
+        self.received: Counter[bytes] = Counter()
+
+    @contextmanager
+    def running(self, load: SenderLoad, producer: int, pause_s: float) -> Iterator[None]:
+        """Receive during the block; send while the load runs."""
+        with self._client.producer(GRPC_TOPIC, attempts=1) as sender:
+
+            def send(body: bytes, _: int) -> None:
+                sender.send({"topic": GRPC_TOPIC, "body": body.decode()})
+                self.acknowledged.add(body)
+
+            is_over = threading.Event()
+            thread = threading.Thread(target=self._receive, args=(is_over,), daemon=True)
+            thread.start()
+            load.add(producer, send, pause_s)
+            try:
+                yield
+            finally:
+                is_over.set()
+                thread.join(30)
+
+    def _receive(self, is_over: threading.Event) -> None:
+        with self._client.simple(self._group, GRPC_TOPIC) as consumer:
+            while not is_over.is_set():
+                try:
+                    for message in consumer.receive(32, 10):
+                        self.received[message["body"].encode()] += 1
+                        consumer.ack(message)
+                except StockClientError:
+                    time.sleep(RETRY_S)
