@@ -1,11 +1,19 @@
 """The command line of the benchmark, and the order of a run: start-ups, rounds of loads, then both servers at rest.
 
-`loads.py` defines the loads, `report.py` the table and its bars.
+`loads.py` defines the loads, `report.py` the table and its bars, `bottleneck.py` says what limited a load.
+
+How a run keeps its figures honest:
+
+- A JVM is warmed up until its rates agree, and stays up. Each round starts our server anew, with another length of the
+  environment: the processor time of a lone sender differs by up to 25 % with where the stack begins.
+- In a round both sides run each load one after the other, and the order alternates between rounds. The side that does
+  not run is suspended.
+- Servers with SYNC_FLUSH are started for the loads that need them, after all others.
 """
 
 import json
 import os
-import platform
+import random
 import signal
 import sys
 import time
@@ -21,20 +29,21 @@ import click
 from compat_tests.endpoints import ENDPOINT_KINDS, Endpoint, Unavailable, choose_endpoint, exit_on_sigterm
 from compat_tests.endpoints.official import FULL_SPEED, OfficialEndpoint
 from tools.bench.loads import (
+    GROUPS,
     LOADS,
     OPT_IN_LOADS,
     QUICK,
-    SYNC_SENDS,
-    WARM_UP,
     Load,
     LoadDurations,
     LoadFailed,
     fill_backlog,
     measure_at_rest,
     measure_start_up,
+    warm_up,
 )
 from tools.bench.report import ComparisonReport, LoadSample
 from tools.bench.scraper import metrics_url, scraped
+from tools.bench.usage import describe_machine
 
 
 @click.command()
@@ -46,21 +55,14 @@ from tools.bench.scraper import metrics_url, scraped
 @click.option(
     "--only",
     multiple=True,
-    help="Run only loads whose name starts with this text, e.g. send-64t, batch, start; may be repeated. The loads "
-    "timer, transaction and filtered run only if selected here.",
+    help="Run only loads whose name starts with one of these texts, separated by commas, e.g. send-64t, batch, start; "
+    "may be repeated. Groups are sends, durable, others and rest. The loads timer, transaction, filtered, pipelined, "
+    "lone and sync (with SYNC_FLUSH) run only if selected here.",
 )
 @click.option(
     "--quick",
     is_flag=True,
     help="Run short loads on cold JVMs. Flatters our server: do not quote the figures.",
-)
-@click.option(
-    "--flush",
-    type=click.Choice(["async", "sync"]),
-    default="async",
-    show_default=True,
-    help="flushDiskType of both servers. With sync only the send loads sync-1t, sync-4t and sync-64t are run: each "
-    "answer waits for the disk.",
 )
 @click.option(
     "--scrape",
@@ -81,7 +83,6 @@ def main(
     rounds: int | None,
     only: Sequence[str],
     quick: bool,
-    flush: str,
     scrape: bool,
     subject: str,
     baseline: str,
@@ -90,19 +91,29 @@ def main(
 ) -> None:
     """Compare our server with the official one, side by side, with stock clients."""
     exit_on_sigterm()
-    report = ComparisonReport((subject, "official 5.4.0" if baseline == "official" else baseline))
-    is_sync = flush == "sync"
-    settings = SYNC_FLUSH if is_sync else {}
-    makers = [
-        endpoint_factory(text, settings | (HTTP_PORT if scrape and text.startswith("ours") else {}))
-        for text in (subject, baseline)
+    machine = describe_machine()
+    report = ComparisonReport((subject, "official 5.4.0" if baseline == "official" else baseline), machine)
+    durations, rounds = QUICK if quick else LoadDurations(), rounds or (1 if quick else 3)
+    names = selected_names(only)
+    loads = [
+        load
+        for load in (*LOADS, *(OPT_IN_LOADS if names else ()))
+        if not names or load.name.startswith(names)
     ]
-    durations = QUICK if quick else LoadDurations()
-    loads = SYNC_SENDS if is_sync else (*LOADS, *(load for load in OPT_IN_LOADS if only))
-    bench = ComparisonRun(report, makers, durations, rounds or (1 if quick else 3), loads, only)
+    at_both_ends = tuple(name for name in ("start-up", "at rest") if not names or name.startswith(names))
     try:
-        with ExitStack() as stack:
-            bench.run(stack)
+        for is_durable in (False, True):
+            of_kind = [load for load in loads if load.is_durable == is_durable]
+            ends = () if is_durable else at_both_ends
+            if not of_kind and not ends:
+                continue
+            settings = SYNC_FLUSH if is_durable else {}
+            makers = [
+                endpoint_factory(text, settings | (HTTP_PORT if scrape and text.startswith("ours") else {}))
+                for text in (subject, baseline)
+            ]
+            with ExitStack() as stack:
+                ComparisonRun(report, makers, durations, rounds, of_kind, ends).run(stack)
     except Unavailable as error:
         raise click.ClickException(f"cannot compare on this machine: {error}") from error
     text = report.markdown()
@@ -110,7 +121,6 @@ def main(
     if markdown:
         markdown.write_text(text + "\n")
     if out:
-        machine = {"cpus": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()}
         samples = [asdict(sample) for sample in report.samples]
         out.write_text(json.dumps({"sides": report.names, "machine": machine, "samples": samples}, indent=1))
     sys.exit(1 if report.problems else 0)
@@ -119,6 +129,23 @@ def main(
 SYNC_FLUSH: Final = {"flushDiskType": "SYNC_FLUSH"}
 HTTP_PORT: Final = {"httpPort": "0"}
 """Gives a server of ours an HTTP port, which is then scraped."""
+MAX_PADDING_BYTES: Final = 4096
+
+
+def selected_names(only: Sequence[str]) -> tuple[str, ...]:
+    """Return the beginnings of the selected loads' names; none if all are selected."""
+    words = [word.strip() for text in only for word in text.split(",")]
+    return tuple(name for word in words if word for name in GROUPS.get(word, (word,)))
+
+
+@contextmanager
+def _padded_environment() -> Iterator[None]:
+    """Give programs that start during the block an environment of another length."""
+    os.environ["BENCH_PADDING"] = "x" * random.randrange(MAX_PADDING_BYTES)
+    try:
+        yield
+    finally:
+        del os.environ["BENCH_PADDING"]
 
 
 def endpoint_factory(text: str, settings: Mapping[str, str]) -> Callable[[], Endpoint]:
@@ -143,45 +170,60 @@ class ComparisonRun:
         durations: LoadDurations,
         rounds: int,
         loads: Sequence[Load],
-        only: Sequence[str],
+        ends: Sequence[str],
     ) -> None:
         self._report, self._makers, self._durations, self._rounds = report, makers, durations, rounds
-        self._only = tuple(only)
-        self._loads = [load for load in loads if self._is_selected(load.name)]
+        self._loads, self._ends = loads, ends
         self._begin = time.monotonic()
 
     def run(self, stack: ExitStack) -> None:
         """Fill the report; the endpoints end with the stack."""
         endpoints = self._measure_start_ups(stack)
         if self._loads:
-            warm_up = replace(self._durations, warm_up_s=self._durations.server_warm_up_s)
-            for endpoint in endpoints:
-                # The official server's JVM is slow until it has compiled the code path of a send.
-                self._run_or_note_failure("warm-up", partial(WARM_UP.run, endpoint, warm_up))
-                if any(load.reads_backlog for load in self._loads):
-                    fill_backlog(endpoint, self._durations)
-        for number in range(self._rounds):
+            for side, endpoint in enumerate(endpoints):
+                with _paused(endpoints[1 - side]):
+                    self._warm_up(endpoint)
+        for number in range(self._rounds if self._loads else 0):
+            if number:
+                self._restart_quick_starters(endpoints)
             for load in self._loads:
                 for side in _side_order(number):
                     with _paused(endpoints[1 - side]):
                         self._run_load(load, endpoints[side], side, number)
-        if self._is_selected("at rest"):
+        if "at rest" in self._ends:
             for side, figures in enumerate(measure_at_rest(endpoints, self._durations)):
                 self._add_sample(LoadSample("at rest", side, 0, figures))
 
-    def _is_selected(self, name: str) -> bool:
-        return not self._only or name.startswith(self._only)
+    def _warm_up(self, endpoint: Endpoint) -> None:
+        durations = self._durations
+        if not isinstance(endpoint, OfficialEndpoint):
+            # It has nothing to compile; only the caches of its first seconds are cold.
+            durations = replace(durations, server_warm_up_s=QUICK.server_warm_up_s)
+        self._run_or_note_failure("warm-up", partial(warm_up, endpoint, durations))
+        if any(load.reads_backlog for load in self._loads):
+            fill_backlog(endpoint, self._durations)
+
+    def _restart_quick_starters(self, endpoints: Sequence[Endpoint]) -> None:
+        """Start the servers anew that need no minute to get warm."""
+        for endpoint in endpoints:
+            if not isinstance(endpoint, OfficialEndpoint):
+                endpoint.stop()
+                with _padded_environment():
+                    endpoint.start()
 
     def _measure_start_ups(self, stack: ExitStack) -> list[Endpoint]:
-        repeats = self._rounds if self._is_selected("start-up") else 1
+        is_measured = "start-up" in self._ends
+        repeats = self._rounds if is_measured else 1
         started: dict[int, Endpoint] = {}
         for number in range(repeats):
             for side in _side_order(number):
                 if side in started:
                     started.pop(side).close()
-                started[side], figures = measure_start_up(self._makers[side])
+                with _padded_environment():
+                    started[side], figures = measure_start_up(self._makers[side])
                 stack.callback(started[side].close)
-                self._add_sample(LoadSample("start-up", side, number, figures))
+                if is_measured:
+                    self._add_sample(LoadSample("start-up", side, number, figures))
         return [started[0], started[1]]
 
     def _run_load(self, load: Load, endpoint: Endpoint, side: int, number: int) -> None:

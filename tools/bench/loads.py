@@ -1,23 +1,27 @@
 """The benchmark's loads: each runs once against one started endpoint and returns its figures by name.
 
 Send loads are official benchmark producers: they count the messages that reach the queues within a window of steady
-state. Catch-up and latency use our `BenchClient` (Java) on the stock client.
+state, which begins when the rates of two windows agree. A client of ours (`frame_sender.py`) sends what a Java client
+cannot. Catch-up and latency use our `BenchClient` (Java) on the stock client.
 """
 
 import json
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 from compat_tests.endpoints import Endpoint
+from compat_tests.endpoints.ours import python_path
 from compat_tests.endpoints.probe import Probe, ProbeRefused, queue_count
 from compat_tests.endpoints.process import ChildProcess
 from compat_tests.jars import compile_jar, java_command
+from tools.bench.bottleneck import LoadMeter
 from tools.bench.usage import UsageSnapshot, cpu_s, memory_mib, work_until_idle_s
 
 Figures = dict[str, float]
@@ -34,14 +38,20 @@ _PROGRAM_TIMEOUT_S = 300.0
 class LoadDurations:
     """Durations and message counts of the loads.
 
-    `server_warm_up_s` is the length of the load before all others, `warm_up_s` the part of a send load before its
-    figures begin. JVMs need both: on two busy cores the official broker takes 10 s of full load to get from 1,000 to
-    60 µs a message, a client 5 s. `backlog` is a multiple of 32 (the batch size) and of 100.
+    A load is warm when the rates of two consecutive windows of `warm_window_s` differ by at most `agreement`, after
+    `warm_up_s` at the earliest and `warm_up_limit_s` at the latest. The load before all others, which warms a server
+    up, lasts `server_warm_up_s` to `server_warm_up_limit_s`. JVMs need both: on two busy cores the official broker
+    takes 10 s of full load to get from 1,000 to 60 µs a message and improves for up to a minute, a client 5 s.
+    `backlog` is a multiple of 32 (the batch size) and of 100.
     """
 
-    server_warm_up_s: float = 12.0
-    warm_up_s: float = 4.5
-    window_s: float = 4.0
+    server_warm_up_s: float = 20.0
+    server_warm_up_limit_s: float = 60.0
+    warm_up_s: float = 3.0
+    warm_up_limit_s: float = 8.0
+    warm_window_s: float = 1.5
+    agreement: float = 0.05
+    window_s: float = 3.0
     idle_s: float = 12.0
     settle_limit_s: float = 20.0
     backlog: int = 499_200
@@ -51,7 +61,10 @@ class LoadDurations:
 
 QUICK = LoadDurations(
     server_warm_up_s=2.0,
+    server_warm_up_limit_s=2.0,
     warm_up_s=1.0,
+    warm_up_limit_s=1.0,
+    warm_window_s=0.5,
     window_s=1.2,
     idle_s=5.0,
     settle_limit_s=3.0,
@@ -79,11 +92,15 @@ class MeasuredEndpoint(Protocol):
 
 @dataclass(frozen=True)
 class Load:
-    """A named load. `run(endpoint, durations)` needs a started endpoint, and `fill_backlog` if `reads_backlog`."""
+    """A named load. `run(endpoint, durations)` needs a started endpoint, and `fill_backlog` if `reads_backlog`.
+
+    `is_durable`: for servers with SYNC_FLUSH, where each answer waits for the disk.
+    """
 
     name: str
     run: Callable[[MeasuredEndpoint, LoadDurations], Figures]
     reads_backlog: bool = False
+    is_durable: bool = False
 
 
 class LoadFailed(Exception):
@@ -137,6 +154,36 @@ def send_load(name: str, program: str, threads: int, size_bytes: int, *more: str
     )
 
 
+def frame_load(name: str, connections: int, depth: int, size_bytes: int) -> Load:
+    """Return a load by our own client, with ``depth`` messages outstanding on each connection."""
+    topic = "Bench_" + name
+
+    def run(endpoint: MeasuredEndpoint, durations: LoadDurations) -> Figures:
+        options = [f"--connections={connections}", f"--depth={depth}", f"--size={size_bytes}"]
+        command = [sys.executable, "-m", "tools.bench.frame_sender", endpoint.broker, topic, *options]
+        with Probe(endpoint.broker) as probe, tempfile.TemporaryDirectory(prefix="rocketmq-bench-") as folder:
+            probe.send(topic, b"creates the topic")
+            client = ChildProcess("frame_sender", command, Path(folder) / "output.txt", python_path())
+            try:
+                counter = _QueueCounter(endpoint, probe, topic)
+                return _measure_steady_state(endpoint, client, counter, durations)
+            finally:
+                client.kill()
+
+    return Load(name, run)
+
+
+def warm_up(endpoint: MeasuredEndpoint, durations: LoadDurations) -> Figures:
+    """Send until the server is warm, which takes an official broker up to a minute."""
+    longer = replace(
+        durations,
+        warm_up_s=durations.server_warm_up_s,
+        warm_up_limit_s=durations.server_warm_up_limit_s,
+        warm_window_s=2 * durations.warm_window_s,
+    )
+    return WARM_UP.run(endpoint, longer)
+
+
 def timer_load(name: str, threads: int, size_bytes: int) -> Load:
     """Return a load by the official producer of timer messages; counts the messages that reach the wheel's topic.
 
@@ -166,10 +213,10 @@ def _measure_steady_state(
     pids = endpoint.pids()
     initial = counter.total()
     _wait_for_first_message(counter, initial, client)
-    time.sleep(durations.warm_up_s)
-    first, begin = counter.total(), UsageSnapshot.take(pids, client.pids())
+    is_steady = _wait_until_steady(counter, durations)
+    first, begin = counter.total(), LoadMeter.read(pids, client.pids())
     time.sleep(durations.window_s)
-    last, end = counter.total(), UsageSnapshot.take(pids, client.pids())
+    last, end = counter.total(), LoadMeter.read(pids, client.pids())
     client.kill()
     later_s = work_until_idle_s(pids, durations.settle_limit_s)
     sent, sent_in_all = last - first, counter.total() - initial
@@ -179,8 +226,26 @@ def _measure_steady_state(
         "rate": sent / (end.at_s - begin.at_s),
         "cpu_us": (end.server_s - begin.server_s) / sent * 1e6,
         "deferred_us": later_s / sent_in_all * 1e6,
-        "others_cores": begin.others_cores(end),
+        "client_us": (end.client_s - begin.client_s) / sent * 1e6,
+        "unsteady": float(not is_steady),
+        **begin.figures_until(end),
     }
+
+
+def _wait_until_steady(counter: "_QueueCounter", durations: LoadDurations) -> bool:
+    """Wait until the rates of two consecutive windows agree; return False if they did not within the limit."""
+    begin_s = at_s = time.monotonic()
+    total, rate, agreed = counter.total(), 0.0, False
+    limit_s = max(durations.warm_up_s, durations.warm_up_limit_s)
+    while (passed_s := time.monotonic() - begin_s) < limit_s:
+        if agreed and passed_s >= durations.warm_up_s:
+            break
+        time.sleep(min(durations.warm_window_s, limit_s - passed_s))
+        previous_s, previous_total, previous_rate = at_s, total, rate
+        at_s, total = time.monotonic(), counter.total()
+        rate = (total - previous_total) / (at_s - previous_s)
+        agreed = abs(rate - previous_rate) <= durations.agreement * rate
+    return agreed or limit_s == 0
 
 
 def _wait_for_first_message(counter: "_QueueCounter", initial: int, client: ChildProcess) -> None:
@@ -316,7 +381,14 @@ SENDS = tuple(
     for size in (128, 1024)
     for threads in (1, 4, 64)
 )
-SYNC_SENDS = tuple(send_load(f"sync-{threads}t-128B", "Producer", threads, 128) for threads in (1, 4, 64))
+SYNC_SENDS = tuple(
+    replace(load, is_durable=True)
+    for load in (
+        *(send_load(f"sync-{threads}t-128B", "Producer", threads, 128) for threads in (1, 4, 64)),
+        frame_load("sync-lone-128B", 1, 1, 128),
+        frame_load("sync-pipelined-128B", 4, 64, 128),
+    )
+)
 """Sends to servers with SYNC_FLUSH."""
 BATCH = send_load("batch16-4t-128B", "BatchProducer", 4, 128, "-b", "16")
 WARM_UP = send_load("warm-up", "Producer", 64, 128)
@@ -332,5 +404,13 @@ FILTERED = (
     filtered_catch_up("filtered-1%", "n > 98", 1),
     filtered_catch_up("filtered-50%", "n BETWEEN 50 AND 99", 50),
 )
-OPT_IN_LOADS = (TIMER, TRANSACTION, *FILTERED)
+PIPELINED = (frame_load("pipelined-128B", 4, 64, 128), frame_load("lone-128B", 1, 1, 128))
+OPT_IN_LOADS = (TIMER, TRANSACTION, *FILTERED, *PIPELINED, *SYNC_SENDS)
 """Loads that run only if `--only` selects them."""
+GROUPS = {
+    "sends": ("send-64t-128B", "send-1t-128B", "pipelined-128B"),
+    "durable": ("sync-64t-128B", "sync-1t-128B"),
+    "others": ("batch16", "catch-up", "timer", "transaction"),
+    "rest": ("start-up", "at rest"),
+}
+"""Names for `--only` that stand for the loads of a row of goals."""

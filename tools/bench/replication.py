@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -25,7 +25,7 @@ from remoting.errors import RequestError
 from remoting.requests.admin import GetBrokerRuntimeInfo
 from remoting.requests.namesrv import GetBrokerClusterInfo
 from tools.bench.figure_table import FigureRow, figure_table
-from tools.bench.loads import Figures, LoadDurations, LoadFailed, send_load
+from tools.bench.loads import Figures, LoadDurations, LoadFailed, send_load, warm_up
 from tools.bench.usage import work_until_idle_s
 from tools.processes import Gateway
 
@@ -170,8 +170,7 @@ def measure(name: str, durations: LoadDurations) -> Figures:
         contextmanager(ARRANGEMENTS[name])(Path(text)) as pair,
     ):
         _wait_until_copied(pair)
-        # A JVM needs this long to compile what a load uses.
-        load.run(pair.master, replace(durations, warm_up_s=durations.server_warm_up_s))
+        warm_up(pair.master, durations)
         _wait_until_copied(pair)
         at_master = load.run(pair.master, durations)
         _wait_until_copied(pair)

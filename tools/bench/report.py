@@ -1,10 +1,11 @@
-"""Turns samples into one table with medians, ratios and the bars (limits) we set ourselves."""
+"""Turns samples into one table with medians, spreads, ratios, the bars we set ourselves, and what limited a load."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tools.bench.loads import BATCH, FILTERED, SENDS, SYNC_SENDS, TIMER, TRANSACTION, Figures
+from tools.bench.bottleneck import LIMITS
+from tools.bench.loads import BATCH, FILTERED, PIPELINED, SENDS, SYNC_SENDS, TIMER, TRANSACTION, Figures
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,14 @@ class ReportLine:
 
 
 _UNITS = {"rate": "messages/s", "cpu_us": "server CPU µs/message", "deferred_us": "deferred work µs/message"}
+_SEND_BARS: Mapping[str, tuple[Bar, Bar]] = {
+    "send-64t-128B": (Bar(1.8, at_least=True), Bar(7, absolute=True)),
+    "send-1t-128B": (Bar(1.0, at_least=True), Bar(35, absolute=True)),
+    "pipelined-128B": (Bar(5.0, at_least=True), Bar(7, absolute=True)),
+    "sync-64t-128B": (Bar(1.5, at_least=True), Bar(20, absolute=True)),
+    "sync-1t-128B": (Bar(1.0, at_least=True), Bar(200, absolute=True)),
+}
+"""Bars for rate and processor time of the loads in the table of goals."""
 
 
 def _report_lines() -> list[ReportLine]:
@@ -54,14 +63,8 @@ def _report_lines() -> list[ReportLine]:
         ReportLine("start-up", "start_ms", "start to first accepted message, ms", Bar(500, absolute=True)),
         ReportLine("start-up", "start_rss_mib", "resident memory after start, MiB", Bar(60, absolute=True)),
     ]
-    rates = {1: Bar(1.4, at_least=True), 64: Bar(2.0, at_least=True)}
-    for load in SENDS:
-        threads = int(load.name.split("-")[1].removesuffix("t"))
-        lines += _send_lines(load.name, rates.get(threads), Bar(1 / 3))
-    sync_rates = {1: Bar(1.3, at_least=True), 64: Bar(2.0, at_least=True)}
-    for load in SYNC_SENDS:
-        threads = int(load.name.split("-")[1].removesuffix("t"))
-        lines += _send_lines(load.name, sync_rates.get(threads), None)
+    for load in (*SENDS, *PIPELINED, *SYNC_SENDS):
+        lines += _send_lines(load.name, *_SEND_BARS.get(load.name, (None, None)))
     lines += _send_lines(BATCH.name, Bar(1.5, at_least=True), Bar(1 / 2))
     for load in (TIMER, TRANSACTION):
         lines += _send_lines(load.name, Bar(1.5, at_least=True), None)
@@ -88,20 +91,27 @@ class ComparisonReport:
     """Collects samples and renders them; `names` are the table's titles of the two sides."""
 
     names: tuple[str, str]
+    machine: Mapping[str, str] = field(default_factory=dict)
     samples: list[LoadSample] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
     def median(self, load: str, figure: str, side: int) -> float | None:
         """Return the median over rounds; None without samples."""
-        of_load = [sample.figures for sample in self.samples if (sample.load, sample.side) == (load, side)]
-        values = [figures[figure] for figures in of_load if figure in figures]
+        values = self._values(load, figure, side)
         return statistics.median(values) if values else None
 
-    def rows(self) -> list[tuple[str, str, str, str, str, str]]:
-        """Return (load, our median, official median, ratio, bar, bar met) for every figure that was measured."""
+    def _values(self, load: str, figure: str, side: int) -> list[float]:
+        of_load = [sample.figures for sample in self.samples if (sample.load, sample.side) == (load, side)]
+        return [figures[figure] for figures in of_load if figure in figures]
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """Return (load, our median, official median, ratio, bar, bar met, limits) for every figure that was measured.
+
+        The smallest and largest figure of all rounds follow a median.
+        """
         return [row for line in _report_lines() if (row := self._row(line)) is not None]
 
-    def _row(self, line: ReportLine) -> tuple[str, str, str, str, str, str] | None:
+    def _row(self, line: ReportLine) -> tuple[str, ...] | None:
         ours, official = (self.median(line.load, line.figure, side) for side in (0, 1))
         if ours is None:
             return None
@@ -110,25 +120,46 @@ class ComparisonReport:
         verdict = {True: "yes", False: "**no**", None: "-"}[met]
         return (
             line.title,
-            _format_figure(ours),
-            _format_figure(official),
+            self._format(line, 0),
+            self._format(line, 1),
             ratio,
             str(line.bar or "-"),
             verdict,
+            self._limits(line.load) if line.figure == "rate" else "",
         )
+
+    def _format(self, line: ReportLine, side: int) -> str:
+        values = self._values(line.load, line.figure, side)
+        text = _format_figure(statistics.median(values) if values else None)
+        if len(values) < 2:
+            return text
+        return f"{text} ({_format_figure(min(values))} to {_format_figure(max(values))})"
+
+    def _limits(self, load: str) -> str:
+        """Return what limited both sides in most rounds."""
+        limits = [self._values(load, "limit", side) for side in (0, 1)]
+        return " / ".join(LIMITS[int(statistics.mode(values))] if values else "-" for values in limits)
 
     def markdown(self) -> str:
         """Return the table and the notes a reader needs to judge it."""
-        head = ("load", self.names[0], self.names[1], "ratio", "bar", "met")
-        body = [head, ("---", *["---:"] * 5), *self.rows()]
+        head = ("load", self.names[0], self.names[1], "ratio", "bar", "met", "limited by")
+        body = [head, ("---", *["---:"] * 5, "---"), *self.rows()]
         table = "\n".join("| " + " | ".join(row) + " |" for row in body)
         return "\n\n".join([table, *self._notes()])
 
     def _notes(self) -> Sequence[str]:
         rounds = 1 + max((sample.round for sample in self.samples), default=0)
         notes = [
-            f"Medians of {rounds} round(s) in one run. The servers took turns, with the same clients and machine."
+            f"Medians of {rounds} round(s) in one run, with the smallest and largest figures. The servers took turns, "
+            "with the same clients and machine."
         ]
+        if self.machine:
+            notes.append(", ".join(f"{name}: {text}" for name, text in self.machine.items()) + ".")
+        if any("limit" in sample.figures for sample in self.samples):
+            notes.append(
+                "Limited by: what had nothing left during the load, for both sides. Where it is the client, or the "
+                "cores that client and server share, the rates say little about the servers; processor time does."
+            )
         notes.append(
             "Deferred work: processor time a server uses after a send load until it is idle (ours builds its index "
             "then), divided by the messages of that load. Add it to the row above for the whole cost. It includes the "
@@ -141,6 +172,20 @@ class ComparisonReport:
             notes.append(
                 f"Other processes used {statistics.median(shares):.2f} cores (median of the send loads)."
             )
+        for side, name in enumerate(self.names):
+            moves = [
+                sample.figures["migrations_per_s"]
+                for sample in self.samples
+                if sample.side == side and "migrations_per_s" in sample.figures
+            ]
+            if moves:
+                notes.append(
+                    f"Threads of {name} moved between processors {statistics.median(moves):.0f} times a second (median "
+                    "of the send loads)."
+                )
+        unsteady = sum(sample.figures.get("unsteady", 0) for sample in self.samples)
+        if unsteady:
+            notes.append(f"In {unsteady:.0f} runs the rate was not steady when its figures began.")
         errors = sum(sample.figures.get("client_errors", 0) for sample in self.samples)
         if errors:
             notes.append(f"Clients logged {errors:.0f} errors.")

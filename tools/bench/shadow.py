@@ -10,7 +10,7 @@ import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,13 @@ from tools.bench.capacity import CONNECTIONS, measure_capacity
 from tools.bench.loads import (
     BATCH,
     QUICK,
-    WARM_UP,
     Figures,
     LoadDurations,
     LoadFailed,
     MeasuredEndpoint,
     run_bench_client,
     send_load,
+    warm_up,
 )
 from tools.bench.usage import memory_mib
 
@@ -140,7 +140,7 @@ def measure_lone_sender(
 def measure_setups(setups: Sequence[MeasuredSetup], durations: LoadDurations, rounds: int) -> list[str]:
     """Run all rounds, add samples to the setups, and return the problems."""
     problems: list[str] = []
-    WARM_UP.run(setups[0], replace(durations, warm_up_s=durations.server_warm_up_s))
+    warm_up(setups[0], durations)
     for number in range(rounds):
         for setup in setups if number % 2 == 0 else list(reversed(setups)):
             try:

@@ -1,6 +1,7 @@
 """Reads the processor time and memory of processes from /proc (Linux only)."""
 
 import os
+import platform
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -30,6 +31,20 @@ def machine_cpu_s() -> float:
     fields = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
     idle, waiting_for_disk = fields[3], fields[4]
     return (sum(fields) - idle - waiting_for_disk) / _TICKS_PER_S
+
+
+def describe_machine() -> dict[str, str]:
+    """Return what figures depend on: processor, system and interpreter, and the date."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "CPU part"))]
+    family = [line.partition(":")[2].strip() for line in lines if line.startswith("cpu family")][:1]
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "processor": ", family ".join([*dict.fromkeys(models), *family]),
+        "cpus": str(os.cpu_count()),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+    }
 
 
 def memory_mib(pids: Iterable[int], field: str) -> float:

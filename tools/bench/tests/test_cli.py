@@ -1,6 +1,7 @@
 """The order of a benchmark run, with fake loads and endpoints."""
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,12 @@ class Fake:
     def pids(self) -> list[int]:
         return []
 
+    def start(self) -> None:
+        self._journal.append(f"{self.name} start again with {len(os.environ['BENCH_PADDING'])}")
+
+    def stop(self) -> None:
+        self._journal.append(f"{self.name} stop")
+
     def close(self) -> None:
         self._journal.append(f"{self.name} close")
 
@@ -29,14 +36,14 @@ class Fake:
 def journal(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     lines: list[str] = []
 
-    def load(name: str) -> Load:
+    def load(name: str, *, is_durable: bool = False) -> Load:
         def run(endpoint: Endpoint, durations: LoadDurations) -> dict[str, float]:
             lines.append(f"{endpoint.name} {name}")
             if name == "latency" and endpoint.name == "bad":
                 raise LoadFailed("nothing came")
             return {"rate": 1.0}
 
-        return Load(name, run, reads_backlog=name == "catch-up")
+        return Load(name, run, reads_backlog=name == "catch-up", is_durable=is_durable)
 
     def start_up(make: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
         endpoint = make()
@@ -44,8 +51,8 @@ def journal(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return endpoint, {"start_ms": 1.0}
 
     monkeypatch.setattr(cli, "LOADS", (load("catch-up"), load("latency")))
-    monkeypatch.setattr(cli, "SYNC_SENDS", (load("sync-1t"),))
-    monkeypatch.setattr(cli, "WARM_UP", load("warm"))
+    monkeypatch.setattr(cli, "OPT_IN_LOADS", (load("sync-1t-128B", is_durable=True), load("timer")))
+    monkeypatch.setattr(cli, "warm_up", load("warm").run)
     monkeypatch.setattr(cli, "measure_start_up", start_up)
     monkeypatch.setattr(cli, "choose_endpoint", lambda text, settings: Fake(text, lines, settings))
     monkeypatch.setattr(
@@ -86,14 +93,38 @@ def test_scraping_needs_an_http_port_of_our_server_only(
     assert given == {"ours": {"httpPort": "0"}, "b": {}}
 
 
-def test_flush_sync_runs_other_loads_on_servers_with_that_setting(journal: list[str]) -> None:
-    assert run("--subject", "a", "--baseline", "b", "--rounds", "1", "--flush", "sync").exit_code == 0
-    assert {"a SYNC_FLUSH", "b SYNC_FLUSH", "a sync-1t", "b sync-1t"} <= set(journal)
+def test_durable_loads_run_on_servers_with_that_setting(journal: list[str]) -> None:
+    assert run("--subject", "a", "--baseline", "b", "--rounds", "1", "--only", "durable").exit_code == 0
+    assert {"a SYNC_FLUSH", "b SYNC_FLUSH", "a sync-1t-128B", "b sync-1t-128B"} <= set(journal)
     assert not [line for line in journal if "latency" in line or "default" in line]
     journal.clear()
     assert run("--subject", "a", "--baseline", "b", "--rounds", "1").exit_code == 0
     assert "a default flush" in journal
     assert not [line for line in journal if "ync" in line]
+
+
+def test_groups_and_names_are_selected_together(journal: list[str]) -> None:
+    assert (
+        run("--subject", "a", "--baseline", "b", "--rounds", "1", "--only", "others, latency,sync").exit_code
+        == 0
+    )
+    loads = [
+        line
+        for line in journal
+        if line.startswith("a ") and line.split()[1] in {"catch-up", "latency", "timer"}
+    ]
+    assert loads == ["a catch-up", "a latency", "a timer"]
+    assert journal.index("a close") < journal.index("a SYNC_FLUSH") < journal.index("a sync-1t-128B")
+    assert "a start" in journal, "one start each, which is not a load here"
+
+
+def test_a_server_that_is_warm_at_once_is_restarted_each_round(journal: list[str]) -> None:
+    arguments = ("--subject", "a", "--baseline", "b", "--rounds", "3", "--only", "latency")
+    assert run(*arguments).exit_code == 0
+    again = [line for line in journal if "start again" in line]
+    assert [line.split()[0] for line in again] == ["a", "b"] * 2
+    assert len(set(again)) > 1, "with another length of the environment each time"
+    assert "BENCH_PADDING" not in os.environ
 
 
 def test_each_round_starts_afresh_and_all_is_closed(journal: list[str]) -> None:

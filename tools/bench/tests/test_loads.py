@@ -1,6 +1,8 @@
 """The figures computed by loads, with fake clients and servers."""
 
+import itertools
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +15,13 @@ from tools.bench import loads
 from tools.bench.loads import LoadDurations, LoadFailed
 
 BRISK = LoadDurations(
-    warm_up_s=0, window_s=0.01, idle_s=0.01, settle_limit_s=0, backlog=100, latency_messages=10
+    warm_up_s=0,
+    warm_up_limit_s=0,
+    window_s=0.01,
+    idle_s=0.01,
+    settle_limit_s=0,
+    backlog=100,
+    latency_messages=10,
 )
 
 
@@ -52,6 +60,30 @@ def test_rate_counts_between_two_moments_only(client: ChildProcess) -> None:
     assert 1000 / 5 < figures["rate"] <= 1000 / BRISK.window_s
     assert figures["deferred_us"] == 0
     assert client.exit_code() is not None
+
+
+@pytest.mark.parametrize(
+    ("rates", "is_steady"), [((100, 200, 400, 410, 999), True), ((100, 200, 400, 800, 1600, 3200), False)]
+)
+def test_figures_begin_when_two_windows_agree(
+    monkeypatch: pytest.MonkeyPatch, rates: tuple[int, ...], is_steady: bool
+) -> None:
+    now_s = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: now_s.__setitem__(0, now_s[0] + seconds))
+    durations = LoadDurations(warm_up_s=2, warm_up_limit_s=6, warm_window_s=1, agreement=0.05)
+    totals = list(itertools.accumulate((0, *rates)))
+    assert loads._wait_until_steady(Counter(*totals), durations) is is_steady
+    assert now_s[0] == (4 if is_steady else 6)
+
+
+def test_a_load_is_warmed_up_for_a_minimum(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: now_s.__setitem__(0, now_s[0] + seconds))
+    durations = LoadDurations(warm_up_s=5, warm_up_limit_s=9, warm_window_s=1)
+    assert loads._wait_until_steady(Counter(*range(0, 10_000, 100)), durations)
+    assert now_s[0] == 5
 
 
 def test_a_client_that_stops_is_no_result(client: ChildProcess) -> None:
@@ -107,7 +139,7 @@ def test_own_client_s_last_line_is_its_result(monkeypatch: pytest.MonkeyPatch, t
 def test_every_bar_names_a_load_that_exists() -> None:
     from tools.bench.report import _report_lines
 
-    known = {load.name for load in (*loads.LOADS, *loads.SYNC_SENDS, *loads.OPT_IN_LOADS)} | {
+    known = {load.name for load in (*loads.LOADS, *loads.OPT_IN_LOADS)} | {
         "start-up",
         "at rest",
     }
