@@ -15,6 +15,7 @@ from codec.constants import ResponseCode
 from remoting.acl import Credentials
 from remoting.connection import Connection, Handler
 from remoting.declare import Header, Request
+from remoting.eager import enter_task
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
 from remoting.limits import ConnectionLimits
 from remoting.local_command import LocalCommand
@@ -76,6 +77,7 @@ class LocalConnection(Connection):
             self._pass_on(command)
             # Most handlers have answered by now: a call costs no task switch then.
             if not command.is_answered:
+                await enter_task()
                 with trio.move_on_after(timeout_s):
                     await command.wait_answered()
         except trio.Cancelled:

@@ -1,63 +1,74 @@
 """HTTP/2 on one connection, on the server's side: streams, flow control, and the bounds of both.
 
-The library h2 keeps the state of the protocol; `remoting.frame_connection.FrameConnection`, whose place this class
-takes in a `RemotingServer`, reads, buffers, limits and closes. What a stream means is decided by its `StreamHandler`.
+`remoting.frame_connection.FrameConnection`, whose place this class takes in a `RemotingServer`, reads, buffers, limits
+and closes. What a stream means is decided by its `StreamHandler`. Frames are cut and answered here; the library hpack
+unpacks headers. Source: RFC 9113.
 
 Theory of operation
 -------------------
-Input is fed to h2 in slices, and after ``max_turn_s`` the rest waits for the next turn, so that a peer that sends
-thousands of tiny frames delays no other for long. Received data is acknowledged at once as long as its stream's handler
-takes it; what handlers hold of unfinished messages is limited for the connection as a whole. Answers for which the
-peer has opened no window wait in the outbox of their stream; they count as unread answers of the connection.
+All frames of one read are handled together, and what is written meanwhile leaves in one system call. After
+``max_turn_s`` the rest waits for the next turn, so that a peer that sends thousands of tiny frames delays no other for
+long. Received data is acknowledged as soon as half of a window is used; what handlers hold of unfinished messages is
+limited for the connection as a whole. Answers for which the peer has opened no window wait in the outbox of their
+stream; they count as unread answers of the connection.
 
 Any violation of the protocol ends this connection with GOAWAY, and no other. A peer that opens streams only to reset
-them is one, because each of them costs more here than there.
+them is one, because each of them costs more here than there. Frames for a stream that is over are ignored, because the
+peer may have sent them before it learned of its end.
+
+Invariants: a stream is in ``_streams`` until both sides have ended it, and there are at most ``max_streams`` of them.
+Every block of headers is unpacked, even for a stream that is over: hpack's table is one for the connection.
 """
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from time import monotonic
 from typing import Any, Final, Protocol
 
-from h2.config import H2Configuration
-from h2.connection import ConnectionState, H2Connection
-from h2.errors import ErrorCodes
-from h2.events import (
-    DataReceived,
-    Event,
-    RemoteSettingsChanged,
-    RequestReceived,
-    StreamEnded,
-    StreamReset,
-    WindowUpdated,
-)
-from h2.exceptions import ProtocolError
-from h2.settings import SettingCodes, Settings
-from hyperframe.frame import Frame, GoAwayFrame, SettingsFrame
+from hpack import Decoder
+from hpack.exceptions import HPACKError
 
 from codec.errors import FrameError
+from gateway.grpc_front.http2_frames import (
+    DEFAULT_WINDOW_BYTES,
+    FRAME_HEAD_BYTES,
+    MAX_MAX_FRAME_BYTES,
+    MAX_WINDOW_BYTES,
+    MIN_MAX_FRAME_BYTES,
+    PREFACE,
+    ErrorCode,
+    Flag,
+    Kind,
+    Setting,
+    encode_frame,
+    encode_goodbye,
+    encode_reset,
+    encode_settings,
+    encode_window_update,
+)
 from remoting.frame_connection import FrameConnection, turn_seconds
 
 log = logging.getLogger(__name__)
 
-Headers = list[tuple[str, str]]
-
-FEED_BYTES: Final = 4096
-"""Input that h2 takes at a time. The smallest frames are of 9 bytes, and take 20 µs each."""
 STREAM_WINDOW_BYTES: Final = 1024 * 1024
 CONNECTION_WINDOW_BYTES: Final = 4 * 1024 * 1024
-_FRAME_HEAD_BYTES: Final = 9
-_DEFAULT_WINDOW_BYTES: Final = 65_535
 MAX_HEADER_LIST_BYTES: Final = 64 * 1024
-"""Longest list of headers of a request, unpacked."""
-MAX_HEADER_TABLE_BYTES: Final = 4096
-"""Headers of answers that are remembered, so that they can be sent as a number; the default of HTTP/2."""
+"""Longest list of headers of a request, packed or unpacked."""
+MAX_CONTINUATIONS: Final = 64
+"""Frames over which one list of headers may be spread."""
 FREE_RESETS: Final = 200
 """Streams that a peer may reset at any time; beyond them, at most as many as it lets end."""
 MAX_SETTINGS_FRAMES: Final = 64
 """SETTINGS of one connection. Each may change the windows of all streams: 0.5 ms with 990 of them. Clients send ten."""
+_REQUIRED_HEADERS: Final = frozenset((":method", ":scheme", ":path"))
+_PSEUDO_HEADERS: Final = _REQUIRED_HEADERS | {":authority"}
+_CONNECTION_HEADERS: Final = frozenset(
+    ("connection", "proxy-connection", "keep-alive", "transfer-encoding", "upgrade")
+)
+_PRIORITY_BYTES: Final = 5
+_SETTINGS_ACK: Final = encode_frame(Kind.SETTINGS, Flag.ACK, 0)
 
 
 class StreamHandler(Protocol):
@@ -81,60 +92,49 @@ OpenStream = Callable[["Http2Connection", int, dict[str, str]], StreamHandler | 
 """Returns the handler of a new stream from its headers; None if it was answered already."""
 
 
-class _Outbox:
-    """The rest of an answer on one stream. ``trailers`` end the stream after the last chunk."""
+class _Stream:
+    """A stream that at least one side has not ended. ``handler`` is None once the answer is complete."""
 
-    __slots__ = ("chunks", "trailers")
+    __slots__ = ("chunks", "handler", "is_peer_done", "receive_window", "send_window", "trailers")
 
-    def __init__(self) -> None:
-        self.chunks: deque[memoryview] = deque()
-        self.trailers: Headers | None = None
-
-
-class _ServerState(H2Connection):
-    """The state of h2. Of the streams that are over it remembers fewer than 65536, which take 10 MB."""
-
-    MAX_CLOSED_STREAMS = 1024
-    DEFAULT_MAX_HEADER_LIST_SIZE = MAX_HEADER_LIST_BYTES
-    settings_frames = 0
-
-    def _receive_settings_frame(self, frame: SettingsFrame) -> tuple[list[Frame], list[Event]]:
-        """Refuse a flood of settings."""
-        self.settings_frames += 1
-        if self.settings_frames > MAX_SETTINGS_FRAMES:
-            raise ProtocolError(f"more than {MAX_SETTINGS_FRAMES} SETTINGS frames")
-        received: tuple[list[Frame], list[Event]] = super()._receive_settings_frame(frame)
-        return received
-
-    def _acknowledge_settings(self) -> list[Frame]:
-        """Take new settings, but remember no more headers than by default.
-
-        hpack searches them one by one for each header that it packs, and the peer may allow 4 GiB of them.
-        """
-        frames = super()._acknowledge_settings()
-        if self.encoder.header_table_size > MAX_HEADER_TABLE_BYTES:
-            self.encoder.header_table_size = MAX_HEADER_TABLE_BYTES
-        return frames
-
-    def _receive_goaway_frame(self, _: GoAwayFrame) -> tuple[list[Frame], list[Event]]:
-        """Go on with the streams that are open, as RFC 9113 wants it.
-
-        h2 would send nothing more: a client that says goodbye while it stops would wait in vain for its last answers.
-        """
-        return [], []
+    def __init__(self, send_window: int) -> None:
+        self.handler: StreamHandler | None = None
+        self.is_peer_done = False
+        self.send_window = send_window
+        self.receive_window = STREAM_WINDOW_BYTES
+        self.chunks: deque[memoryview] | None = None
+        """The rest of the answer, for which there is no window yet; None until one had to wait."""
+        self.trailers: bytes | None = None
+        """The block of headers that ends the stream after the last chunk."""
 
 
 class Http2Connection(FrameConnection):
-    """The server's side of one HTTP/2 connection. ``open_stream`` decides about each new stream."""
+    """The server's side of one HTTP/2 connection. ``open_stream`` decides about each new stream.
+
+    Blocks of headers for answers come from `http2_frames.encode_headers`.
+    """
 
     __slots__ = (
         "_answered",
-        "_feeding",
-        "_h2",
+        "_frames",
+        "_frames_bytes",
+        "_has_preface",
+        "_header_block",
+        "_header_decoder",
+        "_header_flags",
+        "_header_frames",
+        "_header_stream",
+        "_is_gathering",
+        "_last_stream_id",
+        "_max_streams",
         "_open_stream",
-        "_outboxes",
+        "_peer_max_frame_bytes",
+        "_peer_window_bytes",
         "_queued_bytes",
+        "_receive_window",
         "_resets",
+        "_send_window",
+        "_settings_frames",
         "_streams",
         "_windows_grew",
     )
@@ -142,131 +142,330 @@ class Http2Connection(FrameConnection):
     def __init__(self, open_stream: OpenStream, max_streams: int, *parts: Any) -> None:
         super().__init__(*parts)
         self._open_stream = open_stream
-        self._h2 = _ServerState(H2Configuration(client_side=False, header_encoding=None))
-        self._h2.local_settings = Settings(
-            client=False,
-            initial_values={
-                SettingCodes.MAX_CONCURRENT_STREAMS: max_streams,
-                SettingCodes.INITIAL_WINDOW_SIZE: STREAM_WINDOW_BYTES,
-                SettingCodes.MAX_HEADER_LIST_SIZE: MAX_HEADER_LIST_BYTES,
-            },
-        )
-        self._streams: dict[int, StreamHandler] = {}
-        self._outboxes: dict[int, _Outbox] = {}
-        self._queued_bytes = 0
+        self._max_streams = max_streams
+        self._streams: dict[int, _Stream] = {}
+        self._last_stream_id = 0
+        self._has_preface = False
+        self._settings_frames = 0
         self._resets = 0
         self._answered = 0
-        self._feeding = False
+        # Headers that go on in CONTINUATION frames; stream 0 while there are none.
+        self._header_decoder = Decoder(max_header_list_size=MAX_HEADER_LIST_BYTES)
+        self._header_stream = 0
+        self._header_flags = 0
+        self._header_block = bytearray()
+        self._header_frames = 0
+        # Windows, in bytes: how much either side may still send.
+        self._receive_window = CONNECTION_WINDOW_BYTES
+        self._send_window = DEFAULT_WINDOW_BYTES
+        self._peer_window_bytes = DEFAULT_WINDOW_BYTES
+        self._peer_max_frame_bytes = MIN_MAX_FRAME_BYTES
+        self._queued_bytes = 0
         self._windows_grew = False
+        # Frames that leave together, at the end of a read.
+        self._frames: list[bytes] = []
+        self._frames_bytes = 0
+        self._is_gathering = False
 
     async def run(self) -> None:
         """Serve the peer until either side closes."""
-        self._h2.initiate_connection()
-        self._h2.increment_flow_control_window(CONNECTION_WINDOW_BYTES - _DEFAULT_WINDOW_BYTES)
-        self._flush()
+        settings = encode_settings({
+            Setting.ENABLE_PUSH: 0,
+            Setting.MAX_CONCURRENT_STREAMS: self._max_streams,
+            Setting.INITIAL_WINDOW_SIZE: STREAM_WINDOW_BYTES,
+            Setting.MAX_HEADER_LIST_SIZE: MAX_HEADER_LIST_BYTES,
+        })  # fmt: skip
+        self.write(settings + encode_window_update(0, CONNECTION_WINDOW_BYTES - DEFAULT_WINDOW_BYTES))
         await super().run()
 
     # -- reading ------------------------------------------------------------------------------------------------
 
     def _feed(self, data: bytes) -> bool:
         """Handle input; return False when it stopped early: the turn is over, or the peer does not read."""
-        held = self._input
-        held += data
+        self._input += data
         turn_end_s = monotonic() + turn_seconds(
             self.limits.max_turn_s, FrameConnection._sharing_turns, is_rest=not data
         )
-        self._feeding = True
+        self._is_gathering = True
         try:
-            while held and not self.closed:
-                piece = bytes(held[:FEED_BYTES])
-                events = self._h2.receive_data(piece)
-                del held[:FEED_BYTES]
-                self._check_frame_size()
-                for event in events:
-                    self._handle_event(event)
-                if self._windows_grew:
-                    # Once for all the frames of a piece: a pass over 990 streams takes 0.5 ms.
-                    self._windows_grew = False
-                    self._send_queued()
-                if monotonic() >= turn_end_s or self._output_bytes > self._output_watermark():
-                    break
-        except ProtocolError as error:
-            if held.startswith(b"PRI"):
-                held.clear()  # `FrameConnection.run` would report that the peer speaks HTTP/2.
-            raise FrameError(f"HTTP/2: {type(error).__name__}: {error}") from error
+            is_over = self._handle_frames(turn_end_s)
+            if self._windows_grew:
+                # Once for all the frames of a turn: a pass over 990 streams takes 0.5 ms.
+                self._windows_grew = False
+                self._send_queued()
         finally:
-            self._feeding = False
+            self._is_gathering = False
             self._flush()
             if self._on_batch is not None:
                 self._end_batch(self._on_batch)
-        return not held and self._output_bytes <= self._output_watermark()
+        return is_over and self._output_bytes <= self._output_watermark()
 
-    def _check_frame_size(self) -> None:
-        """Refuse a frame or headers that are too long.
+    def _handle_frames(self, turn_end_s: float) -> bool:
+        """Handle the whole frames of the input; return False if the turn ended before. Raises FrameError."""
+        if not self._has_preface and not self._take_preface():
+            return True
+        held = self._input
+        position = 0
+        try:
+            while len(held) - position >= FRAME_HEAD_BYTES and not self.closed:
+                begin = position + FRAME_HEAD_BYTES
+                head = int.from_bytes(held[position:begin], "big")
+                size = head >> 48
+                if size > MIN_MAX_FRAME_BYTES:
+                    raise _violation(f"a frame of {size} bytes, at most {MIN_MAX_FRAME_BYTES}")
+                end = begin + size
+                if len(held) < end:
+                    break
+                position = end
+                self._handle_frame(
+                    head >> 40 & 0xFF, head >> 32 & 0xFF, head & MAX_WINDOW_BYTES, bytes(held[begin:end])
+                )
+                if (
+                    monotonic() >= turn_end_s
+                    or self._frames_bytes + self._output_bytes > self._output_watermark()
+                ):
+                    return False
+        finally:
+            del held[:position]
+        return True
 
-        h2 does so later: with a frame when it has all its bytes, up to 16 MiB, and with headers when it has unpacked
-        all frames of them, up to 64.
-        """
-        unfinished = sum(len(frame.data) for frame in self._h2.incoming_buffer._headers_buffer)
-        if unfinished > MAX_HEADER_LIST_BYTES:
-            raise FrameError(f"HTTP/2: headers of more than {MAX_HEADER_LIST_BYTES} bytes")
-        if len(self._h2.incoming_buffer._data) > self._h2.max_inbound_frame_size + _FRAME_HEAD_BYTES:
-            raise FrameError(f"HTTP/2: a frame of more than {self._h2.max_inbound_frame_size} bytes")
+    def _take_preface(self) -> bool:
+        """Take the bytes with which HTTP/2 begins; return False while some are missing. Raises FrameError."""
+        held = self._input
+        beginning = bytes(held[: len(PREFACE)])
+        if not PREFACE.startswith(beginning):
+            if beginning.startswith(b"PRI"):
+                held.clear()  # `FrameConnection.run` would report that the peer speaks HTTP/2.
+            raise _violation("the connection does not begin as HTTP/2 does")
+        if len(beginning) < len(PREFACE):
+            return False
+        del held[: len(PREFACE)]
+        self._has_preface = True
+        return True
 
-    def _handle_event(self, event: Event) -> None:
-        match event:
-            case RequestReceived():
-                self._begin_stream(event)
-            case DataReceived():
-                self._take_data(event)
-            case StreamEnded():
-                handler = self._streams.get(event.stream_id)
-                if handler is not None:
-                    handler.end_request()
-            case StreamReset():
-                self._count_reset()
-                self._drop_stream(event.stream_id)
-            case WindowUpdated(stream_id=stream_id) if stream_id:
-                self._send_stream(stream_id)
-            case (
-                WindowUpdated() | RemoteSettingsChanged()
-            ):  # Among the settings are the windows of all streams.
-                self._windows_grew = True
+    def _handle_frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
+        if self._header_stream and kind != Kind.CONTINUATION:
+            raise _violation("headers are not continued")
+        if not self._settings_frames and kind != Kind.SETTINGS:
+            raise _violation("the first frame is not SETTINGS")
+        take = _TAKE_BY_KIND.get(kind)
+        if take is not None:
+            take(self, flags, stream_id, payload)
 
-    def _begin_stream(self, event: RequestReceived) -> None:
-        headers: dict[str, str] = {}
-        for name, value in event.headers:
-            # Of a repeated header the first counts: no header of this protocol is a list.
-            headers.setdefault(name.decode("latin-1"), value.decode("latin-1"))
-        handler = self._open_stream(self, event.stream_id, headers)
-        if handler is not None:
-            self._streams[event.stream_id] = handler
+    # -- headers ------------------------------------------------------------------------------------------------
 
-    def _take_data(self, event: DataReceived) -> None:
-        handler = self._streams.get(event.stream_id)
-        # Padding counts for the windows as well.
-        self._h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
-        if handler is not None and event.data:
-            handler.receive(event.data)
+    def _take_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if not stream_id & 1:
+            raise _violation(f"headers on stream {stream_id}: those of clients have odd numbers")
+        if flags & Flag.PADDED:
+            payload = _without_padding(payload)
+        if flags & Flag.PRIORITY:
+            if len(payload) < _PRIORITY_BYTES:
+                raise _violation("a priority is cut off")
+            payload = payload[_PRIORITY_BYTES:]
+        if flags & Flag.END_HEADERS:
+            self._end_headers(flags, stream_id, payload)
+            return
+        self._header_stream, self._header_flags = stream_id, flags
+        self._header_block[:] = payload
+        self._header_frames = 0
+
+    def _take_continuation(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if not self._header_stream or stream_id != self._header_stream:
+            raise _violation(f"a continuation without headers on stream {stream_id}")
+        self._header_frames += 1
+        self._header_block += payload
+        if self._header_frames > MAX_CONTINUATIONS or len(self._header_block) > MAX_HEADER_LIST_BYTES:
+            raise _violation(
+                f"headers of more than {MAX_CONTINUATIONS} frames or {MAX_HEADER_LIST_BYTES} bytes"
+            )
+        if flags & Flag.END_HEADERS:
+            block = bytes(self._header_block)
+            self._header_block.clear()
+            self._header_stream = 0
+            self._end_headers(self._header_flags, stream_id, block)
+
+    def _end_headers(self, flags: int, stream_id: int, block: bytes) -> None:
+        try:
+            fields = self._header_decoder.decode(block, raw=True)
+        except (HPACKError, IndexError, TypeError, ValueError) as error:
+            raise _violation(f"headers cannot be unpacked: {type(error).__name__}: {error}") from error
+        is_last = bool(flags & Flag.END_STREAM)
+        if stream_id > self._last_stream_id:
+            self._begin_stream(stream_id, _checked_headers(fields), is_last=is_last)
+            return
+        stream = self._streams.get(stream_id)
+        if stream is not None:
+            if not is_last:
+                raise _violation(f"trailers that do not end stream {stream_id}")
+            self._check_receives(stream_id, stream)
+            self._end_request(stream_id, stream)
+
+    def _begin_stream(self, stream_id: int, headers: dict[str, str], *, is_last: bool) -> None:
+        self._last_stream_id = stream_id
+        if len(self._streams) >= self._max_streams:
+            raise _violation(f"more than {self._max_streams} streams at a time")
+        stream = self._streams[stream_id] = _Stream(self._peer_window_bytes)
+        stream.is_peer_done = is_last
+        handler = self._open_stream(self, stream_id, headers)
+        if handler is None:
+            return
+        stream.handler = handler
+        if is_last:
+            handler.end_request()
+
+    # -- data ---------------------------------------------------------------------------------------------------
+
+    def _take_data(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if not stream_id or stream_id > self._last_stream_id:
+            raise _violation(f"data on stream {stream_id}, which was not opened")
+        # Padding counts for the windows as well. These are given back when half is used, and are much longer than a
+        # frame: no peer can exceed them. What bounds a peer is `_limit_unfinished`.
+        size = len(payload)
+        self._receive_window -= size
+        if self._receive_window < CONNECTION_WINDOW_BYTES // 2:
+            self._write_frame(encode_window_update(0, CONNECTION_WINDOW_BYTES - self._receive_window))
+            self._receive_window = CONNECTION_WINDOW_BYTES
+        if flags & Flag.PADDED:
+            payload = _without_padding(payload)
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            return
+        self._check_receives(stream_id, stream)
+        stream.receive_window -= size
+        is_last = bool(flags & Flag.END_STREAM)
+        if stream.receive_window < STREAM_WINDOW_BYTES // 2 and not is_last:
+            self._write_frame(encode_window_update(stream_id, STREAM_WINDOW_BYTES - stream.receive_window))
+            stream.receive_window = STREAM_WINDOW_BYTES
+        # Before the handler, which may answer at once and end the stream.
+        stream.is_peer_done = is_last
+        handler = stream.handler
+        if handler is not None and payload:
+            handler.receive(payload)
             if handler.held_bytes > self.limits.large_read_bytes:
-                self._limit_unfinished(len(event.data))
+                self._limit_unfinished(len(payload))
+        if is_last:
+            self._end_request(stream_id, stream)
+
+    @staticmethod
+    def _check_receives(stream_id: int, stream: _Stream) -> None:
+        if stream.is_peer_done:
+            raise _violation(f"stream {stream_id} goes on after its end")
+
+    def _end_request(self, stream_id: int, stream: _Stream) -> None:
+        """Take note that the peer has ended a stream."""
+        stream.is_peer_done = True
+        if stream.handler is not None:
+            stream.handler.end_request()
+        else:
+            self._streams.pop(stream_id, None)
 
     def _limit_unfinished(self, added: int) -> None:
         """Refuse more unfinished requests than two of the largest. Raises FrameError."""
         self._on_large_input(added)
         held, most = self.input_bytes, 2 * self.limits.max_frame_bytes
         if held > most:
-            raise FrameError(f"HTTP/2: {held} bytes of unfinished requests, at most {most}")
-
-    def _count_reset(self) -> None:
-        self._resets += 1
-        if self._resets > FREE_RESETS + self._answered:
-            raise FrameError(f"HTTP/2: {self._resets} streams were reset, and only {self._answered} answered")
+            raise _violation(f"{held} bytes of unfinished requests, at most {most}")
 
     @property
     def input_bytes(self) -> int:
         """Bytes of unfinished messages held for this peer."""
-        return len(self._input) + sum(handler.held_bytes for handler in self._streams.values())
+        held = sum(
+            stream.handler.held_bytes for stream in self._streams.values() if stream.handler is not None
+        )
+        return len(self._input) + len(self._header_block) + held
+
+    # -- control ------------------------------------------------------------------------------------------------
+
+    def _take_reset(self, _: int, stream_id: int, payload: bytes) -> None:
+        if not 0 < stream_id <= self._last_stream_id:
+            raise _violation(f"a reset of stream {stream_id}, which was not opened")
+        _check_size("RST_STREAM", payload, 4)
+        self._resets += 1
+        if self._resets > FREE_RESETS + self._answered:
+            raise _violation(f"{self._resets} streams were reset, and only {self._answered} answered")
+        self._drop_stream(stream_id)
+
+    def _take_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if stream_id:
+            raise _violation("SETTINGS on a stream")
+        self._settings_frames += 1
+        if self._settings_frames > MAX_SETTINGS_FRAMES:
+            raise _violation(f"more than {MAX_SETTINGS_FRAMES} SETTINGS frames")
+        if flags & Flag.ACK:
+            _check_size("an acknowledgement of SETTINGS", payload, 0)
+            return
+        if len(payload) % 6:
+            raise _violation("SETTINGS are cut off")
+        # Of a repeated setting the last counts, so that a long frame costs one pass over the streams.
+        values = {
+            int.from_bytes(payload[at : at + 2], "big"): int.from_bytes(payload[at + 2 : at + 6], "big")
+            for at in range(0, len(payload), 6)
+        }
+        if values.get(Setting.ENABLE_PUSH, 0) > 1:
+            raise _violation("the setting ENABLE_PUSH is neither 0 nor 1")
+        frame_bytes = values.get(Setting.MAX_FRAME_SIZE)
+        if frame_bytes is not None:
+            if not MIN_MAX_FRAME_BYTES <= frame_bytes <= MAX_MAX_FRAME_BYTES:
+                raise _violation(f"the setting MAX_FRAME_SIZE is {frame_bytes}")
+            self._peer_max_frame_bytes = frame_bytes
+        window_bytes = values.get(Setting.INITIAL_WINDOW_SIZE)
+        if window_bytes is not None:
+            self._change_windows(window_bytes)
+        self._write_frame(_SETTINGS_ACK)
+
+    def _change_windows(self, window_bytes: int) -> None:
+        """Take a new first window of streams, which changes that of all open ones as well."""
+        if window_bytes > MAX_WINDOW_BYTES:
+            raise _violation(f"the setting INITIAL_WINDOW_SIZE is {window_bytes}")
+        change = window_bytes - self._peer_window_bytes
+        self._peer_window_bytes = window_bytes
+        for stream in self._streams.values():
+            stream.send_window += change
+            if stream.send_window > MAX_WINDOW_BYTES:
+                raise _violation("the window of a stream overflows")
+        self._windows_grew = True
+
+    def _take_window_update(self, _: int, stream_id: int, payload: bytes) -> None:
+        _check_size("WINDOW_UPDATE", payload, 4)
+        added = int.from_bytes(payload, "big") & MAX_WINDOW_BYTES
+        if not added:
+            raise _violation("a window grows by 0")
+        if not stream_id:
+            self._send_window += added
+            if self._send_window > MAX_WINDOW_BYTES:
+                raise _violation("the window of the connection overflows")
+            self._windows_grew = True
+            return
+        if stream_id > self._last_stream_id:
+            raise _violation(f"a window for stream {stream_id}, which was not opened")
+        stream = self._streams.get(stream_id)
+        if stream is not None:
+            stream.send_window += added
+            if stream.send_window > MAX_WINDOW_BYTES:
+                raise _violation(f"the window of stream {stream_id} overflows")
+            self._send_stream(stream_id, stream)
+
+    def _take_ping(self, flags: int, stream_id: int, payload: bytes) -> None:
+        _check_size("PING", payload, 8)
+        if stream_id:
+            raise _violation("PING on a stream")
+        if not flags & Flag.ACK:
+            self._write_frame(encode_frame(Kind.PING, Flag.ACK, 0, payload))
+
+    def _take_goodbye(self, _: int, stream_id: int, payload: bytes) -> None:
+        """Go on with the streams that are open: a client that stops still waits for its last answers."""
+        if stream_id or len(payload) < 8:
+            raise _violation("GOAWAY on a stream, or cut off")
+
+    def _take_priority(self, _: int, stream_id: int, payload: bytes) -> None:
+        """Check a priority, which HTTP/2 has given up."""
+        _check_size("PRIORITY", payload, _PRIORITY_BYTES)
+        if not stream_id:
+            raise _violation("PRIORITY without a stream")
+
+    def _refuse_push(self, _: int, stream_id: int, payload: bytes) -> None:
+        raise _violation("a client cannot push")
 
     # -- writing ------------------------------------------------------------------------------------------------
 
@@ -284,100 +483,134 @@ class Http2Connection(FrameConnection):
 
     @property
     def open_streams(self) -> int:
-        """Number of streams whose answers are not complete."""
+        """Number of streams that at least one side has not ended."""
         return len(self._streams)
 
-    def send_headers(self, stream_id: int, headers: Headers, *, ends_stream: bool = False) -> None:
-        """Send the first headers of an answer. Does nothing for a stream that the peer has reset."""
-        if self.closed:
+    def send_answer(self, stream_id: int, headers: bytes, data: bytes, trailers: bytes) -> None:
+        """Send a whole answer. Does nothing for a stream that is over, as all that follows."""
+        stream = self._streams.get(stream_id)
+        if self.closed or stream is None:
             return
-        with suppress(ProtocolError):
-            self._h2.send_headers(stream_id, headers, end_stream=ends_stream)
+        size = len(data)
+        if size > min(stream.send_window, self._send_window, self._peer_max_frame_bytes) or stream.chunks:
+            self._send_in_parts(stream_id, headers, data, trailers)
+            return
+        stream.send_window -= size
+        self._send_window -= size
+        last = Flag.END_HEADERS | Flag.END_STREAM
+        self._finish_stream(stream_id, stream)
+        self._write_frame(
+            encode_frame(Kind.HEADERS, Flag.END_HEADERS, stream_id, headers)
+            + encode_frame(Kind.DATA, 0, stream_id, data)
+            + encode_frame(Kind.HEADERS, last, stream_id, trailers)
+        )
+
+    def _send_in_parts(self, stream_id: int, headers: bytes, data: bytes, trailers: bytes) -> None:
+        is_within, self._is_gathering = self._is_gathering, True
+        self.send_headers(stream_id, headers)
+        self.send_data(stream_id, data)
+        self.send_trailers(stream_id, trailers)
+        self._is_gathering = is_within
+        if not is_within:
+            self._flush()
+
+    def send_headers(self, stream_id: int, headers: bytes, *, ends_stream: bool = False) -> None:
+        """Send the first headers of an answer."""
+        stream = self._streams.get(stream_id)
+        if self.closed or stream is None:
+            return
+        flags = Flag.END_HEADERS
         if ends_stream:
-            self._finish_stream(stream_id)
-        self._flush()
+            flags |= Flag.END_STREAM
+            self._finish_stream(stream_id, stream)
+        self._write_frame(encode_frame(Kind.HEADERS, flags, stream_id, headers))
 
     def send_data(self, stream_id: int, data: bytes) -> None:
         """Send a part of an answer: at once what the peer's windows allow, the rest when they open."""
-        if self.closed or stream_id not in self._streams:
+        stream = self._streams.get(stream_id)
+        if self.closed or stream is None:
             return
-        outbox = self._outboxes.setdefault(stream_id, _Outbox())
-        outbox.chunks.append(memoryview(data))
+        if stream.chunks is None:
+            stream.chunks = deque()
+        stream.chunks.append(memoryview(data))
         self._count_queued(len(data))
-        self._send_stream(stream_id)
+        self._send_stream(stream_id, stream)
         if self.output_bytes > self.limits.max_output_bytes:
             log.warning("connection closed: answers are not read", extra={"remote": self.remote})
             self.close("answers are not read")
-        self._flush()
 
-    def send_trailers(self, stream_id: int, trailers: Headers) -> None:
+    def send_trailers(self, stream_id: int, trailers: bytes) -> None:
         """End an answer with these headers, when all its data has been sent."""
-        if self.closed or stream_id not in self._streams:
+        stream = self._streams.get(stream_id)
+        if self.closed or stream is None:
             return
-        self._outboxes.setdefault(stream_id, _Outbox()).trailers = trailers
-        self._send_stream(stream_id)
-        self._flush()
+        stream.trailers = trailers
+        self._send_stream(stream_id, stream)
 
-    def reset_stream(self, stream_id: int, error: ErrorCodes) -> None:
+    def reset_stream(self, stream_id: int, error: ErrorCode) -> None:
         """End a stream at once, without an answer."""
-        with suppress(ProtocolError):
-            self._h2.reset_stream(stream_id, error)
-        self._drop_stream(stream_id)
-        self._flush()
+        if not self.closed and stream_id in self._streams:
+            self._drop_stream(stream_id)
+            self._write_frame(encode_reset(stream_id, error))
 
     def announce_end(self) -> None:
         """Tell the peer with GOAWAY to open no more streams here; those that are open go on."""
-        if self.closed or self._h2.state_machine.state is ConnectionState.CLOSED:
-            return
-        # h2 counts a connection as closed once it has sent GOAWAY, so the frame is written beside it.
-        last = self._h2.highest_inbound_stream_id
-        self._flush()
-        self.write(_GO_AWAY_HEAD + last.to_bytes(4, "big") + ErrorCodes.NO_ERROR.to_bytes(4, "big"))
+        if not self.closed:
+            self._write_frame(encode_goodbye(self._last_stream_id, ErrorCode.NO_ERROR))
 
     def _send_queued(self) -> None:
         """Send on after the window of the connection, or those of all streams, have grown."""
-        for stream_id in list(self._outboxes):
-            self._send_stream(stream_id)
+        for stream_id, stream in list(self._streams.items()):
+            if stream.chunks:
+                self._send_stream(stream_id, stream)
 
-    def _send_stream(self, stream_id: int) -> None:
-        outbox = self._outboxes.get(stream_id)
-        if outbox is None:
-            return
-        try:
-            while outbox.chunks:
-                room = min(self._h2.local_flow_control_window(stream_id), self._h2.max_outbound_frame_size)
-                if room <= 0:
-                    return
-                chunk = outbox.chunks.popleft()
-                if len(chunk) > room:
-                    outbox.chunks.appendleft(chunk[room:])
-                    chunk = chunk[:room]
-                self._h2.send_data(stream_id, bytes(chunk))
-                self._count_queued(-len(chunk))
-            if outbox.trailers is not None:
-                self._h2.send_headers(stream_id, outbox.trailers, end_stream=True)
-                self._finish_stream(stream_id)
-        except ProtocolError:  # The peer has reset the stream, or said goodbye.
-            self._drop_stream(stream_id)
+    def _send_stream(self, stream_id: int, stream: _Stream) -> None:
+        chunks = stream.chunks
+        while chunks:
+            room = min(stream.send_window, self._send_window, self._peer_max_frame_bytes)
+            if room <= 0:
+                return
+            chunk = chunks.popleft()
+            if len(chunk) > room:
+                chunks.appendleft(chunk[room:])
+                chunk = chunk[:room]
+            stream.send_window -= len(chunk)
+            self._send_window -= len(chunk)
+            self._count_queued(-len(chunk))
+            self._write_frame(encode_frame(Kind.DATA, 0, stream_id, bytes(chunk)))
+        if stream.trailers is not None:
+            trailers = stream.trailers
+            self._finish_stream(stream_id, stream)
+            self._write_frame(
+                encode_frame(Kind.HEADERS, Flag.END_HEADERS | Flag.END_STREAM, stream_id, trailers)
+            )
 
-    def _finish_stream(self, stream_id: int) -> None:
-        self._outboxes.pop(stream_id, None)
-        if self._streams.pop(stream_id, None) is not None:
+    def _finish_stream(self, stream_id: int, stream: _Stream) -> None:
+        """Take note that the answer of a stream is complete."""
+        if stream.handler is not None:
             self._answered += 1
+        stream.handler = stream.chunks = stream.trailers = None
+        if stream.is_peer_done:
+            self._streams.pop(stream_id, None)
 
     def _drop_stream(self, stream_id: int) -> None:
-        outbox = self._outboxes.pop(stream_id, None)
-        if outbox is not None:
-            self._count_queued(-sum(map(len, outbox.chunks)))
-        handler = self._streams.pop(stream_id, None)
-        if handler is not None:
-            handler.cancel()
+        stream = self._streams.pop(stream_id, None)
+        if stream is None:
+            return
+        self._count_queued(-sum(map(len, stream.chunks or ())))
+        if stream.handler is not None:
+            stream.handler.cancel()
+
+    def _write_frame(self, frame: bytes) -> None:
+        self._frames.append(frame)
+        self._frames_bytes += len(frame)
+        if not self._is_gathering:
+            self._flush()
 
     def _flush(self) -> None:
-        if not self._feeding and not self.closed:
-            data = self._h2.data_to_send()
-            if data:
-                self.write(data)
+        if self._frames:
+            frames, self._frames, self._frames_bytes = self._frames, [], 0
+            self.write(frames[0] if len(frames) == 1 else b"".join(frames))
 
     # -- closing ------------------------------------------------------------------------------------------------
 
@@ -385,18 +618,70 @@ class Http2Connection(FrameConnection):
         """Close at once, with GOAWAY if the peer still reads, and give up all streams."""
         if self.closed:
             return
-        with suppress(ProtocolError, OSError):
-            is_violation = reason.startswith("HTTP/2")
-            self._h2.close_connection(ErrorCodes.PROTOCOL_ERROR if is_violation else ErrorCodes.NO_ERROR)
-            if not self._sending:
-                self._transport.send_now(self._h2.data_to_send() or b"")
+        error = ErrorCode.PROTOCOL_ERROR if reason.startswith(_HTTP2) else ErrorCode.NO_ERROR
+        if not self._sending:
+            with suppress(OSError):
+                goodbye = encode_goodbye(self._last_stream_id, error)
+                self._transport.send_now(b"".join((*self._frames, goodbye)))
+        self._frames.clear()
         super().close(reason)
         streams, self._streams = self._streams, {}
-        self._outboxes.clear()
         self._count_queued(-self._queued_bytes)
-        for handler in streams.values():
-            handler.cancel()
+        for stream in streams.values():
+            if stream.handler is not None:
+                stream.handler.cancel()
 
 
-_GO_AWAY_HEAD: Final = b"\0\0\x08\x07\0\0\0\0\0"
-"""The head of a GOAWAY frame: 8 bytes, type 7, no flags, stream 0."""
+_HTTP2: Final = "HTTP/2: "
+"""The beginning of the reason for which a connection ends after a violation of the protocol."""
+_TAKE_BY_KIND: Final[dict[int, Callable[[Http2Connection, int, int, bytes], None]]] = {
+    Kind.DATA: Http2Connection._take_data,
+    Kind.HEADERS: Http2Connection._take_headers,
+    Kind.PRIORITY: Http2Connection._take_priority,
+    Kind.RST_STREAM: Http2Connection._take_reset,
+    Kind.SETTINGS: Http2Connection._take_settings,
+    Kind.PUSH_PROMISE: Http2Connection._refuse_push,
+    Kind.PING: Http2Connection._take_ping,
+    Kind.GOAWAY: Http2Connection._take_goodbye,
+    Kind.WINDOW_UPDATE: Http2Connection._take_window_update,
+    Kind.CONTINUATION: Http2Connection._take_continuation,
+}
+"""Functions of the class instead of bound methods, which each connection would hold in a cycle of references."""
+
+
+def _violation(text: str) -> FrameError:
+    return FrameError(_HTTP2 + text)
+
+
+def _check_size(name: str, payload: bytes, size: int) -> None:
+    if len(payload) != size:
+        raise _violation(f"{name} has {len(payload)} bytes instead of {size}")
+
+
+def _without_padding(payload: bytes) -> bytes:
+    """Return what is between the length of the padding and the padding. Raises FrameError."""
+    if not payload or payload[0] >= len(payload):
+        raise _violation("more padding than bytes")
+    return payload[1 : len(payload) - payload[0]]
+
+
+def _checked_headers(fields: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Return the headers of a request by name. Raises FrameError for such as HTTP/2 forbids."""
+    headers: dict[str, str] = {}
+    is_after_pseudo = False
+    for raw_name, raw_value in fields:
+        name = raw_name.decode("latin-1")
+        if name.startswith(":"):
+            if is_after_pseudo or name in headers or name not in _PSEUDO_HEADERS:
+                raise _violation(f"the header {name[:64]!r} is unknown, repeated or late")
+        else:
+            is_after_pseudo = True
+            if name in _CONNECTION_HEADERS or name != name.lower():
+                raise _violation(f"the header {name[:64]!r} is not allowed")
+        # Of a repeated header the first counts: no header of this protocol is a list.
+        headers.setdefault(name, raw_value.decode("latin-1"))
+    if not headers.keys() >= _REQUIRED_HEADERS:
+        raise _violation("a request needs the headers :method, :scheme and :path")
+    if headers.get("te", "trailers") != "trailers":
+        raise _violation("the header te allows trailers only")
+    return headers

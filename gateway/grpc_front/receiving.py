@@ -6,6 +6,7 @@ ConsumerProcessor, ProducerProcessor, 5.4.0.
 
 import logging
 import math
+from collections.abc import Coroutine
 from typing import Any, Final
 
 import trio
@@ -14,7 +15,7 @@ from codec import properties as keys
 from codec.constants import ResponseCode
 from codec.message import Message, iter_messages
 from gateway.broker.filters.message_filter import TAG
-from gateway.broker.processors.turns import end_turn
+from gateway.broker.processors.turns import ITEMS_PER_TURN, end_turn
 from gateway.grpc_front import messages
 from gateway.grpc_front.broker_link import BrokerLink
 from gateway.grpc_front.clients import Clients
@@ -33,6 +34,7 @@ from gateway.grpc_front.served_brokers import LocalBroker, LocalCluster
 from gateway.grpc_front.statuses import OK, StatusError, make_status, overall_status, status_of
 from remoting.bodies.groups import SubscriptionGroupConfig
 from remoting.bodies.heartbeat import SubscriptionData
+from remoting.eager import enter_task
 from remoting.errors import RequestError
 from remoting.requests.pop import (
     AckMessage,
@@ -75,12 +77,16 @@ class ReceiveMethods:
                 messages.ReceiveMessageResponse,
                 self.receive_message,
                 lambda status: failed_receive(status, self._cluster.clock.now_ms()),
+                is_eager=True,
             ),
-            "AckMessage": unary(messages.AckMessageRequest, messages.AckMessageResponse, self.ack_message),
+            "AckMessage": unary(
+                messages.AckMessageRequest, messages.AckMessageResponse, self.ack_message, is_eager=True
+            ),
             "ChangeInvisibleDuration": unary(
                 messages.ChangeInvisibleDurationRequest,
                 messages.ChangeInvisibleDurationResponse,
                 self.change_invisible_duration,
+                is_eager=True,
             ),
             "ForwardMessageToDeadLetterQueue": unary(
                 messages.ForwardMessageToDeadLetterQueueRequest,
@@ -91,8 +97,10 @@ class ReceiveMethods:
 
     # -- receiving -----------------------------------------------------------------------------------------
 
-    async def receive_message(self, rpc: Rpc, request: messages.ReceiveMessageRequest) -> None:
-        """Send messages as soon as there are any, or that there are none."""
+    async def receive_message(
+        self, rpc: Rpc, request: messages.ReceiveMessageRequest
+    ) -> list[messages.ReceiveMessageResponse]:
+        """Return messages as soon as there are any, or that there are none."""
         poll_ms = _poll_time(rpc, request, self._request_timeout_ms(rpc))
         topic = check_topic(request.message_queue.topic)
         group = check_group(request.group)
@@ -127,27 +135,27 @@ class ReceiveMethods:
                 timeout_s=poll_ms / 1000 + POLL_GRACE_S,
                 on_unclaimed=lambda late: self._return_unclaimed(rpc, link, broker, late, topic, group),
             )
-            with trio.CancelScope(shield=True):
-                deliveries = await self._pass_on(rpc, link, broker, reply, subscription, config)
+            deliveries = await self._pass_on(rpc, link, broker, reply, subscription, config)
             if rpc.is_cancelled:
                 self._return_messages(rpc, link, [receipt for _, receipt in deliveries], topic, group)
-                return
+                return []
         finally:
             link.close("the receive has ended")
-        self._answer(rpc, reply, deliveries, request)
+        return self._answers(rpc, reply, deliveries, request)
 
     def _request_timeout_ms(self, rpc: Rpc) -> int:
         """Return the request timeout that the client's settings name; 0 if it has told none."""
         client = self._clients.get(rpc.client_id)
         return 0 if client is None else to_ms(client.settings.request_timeout)
 
-    def _answer(
+    def _answers(
         self,
         rpc: Rpc,
         reply: PopMessageReply,
         deliveries: list[tuple[Message, MessageReceipt]],
         request: messages.ReceiveMessageRequest,
-    ) -> None:
+    ) -> list[messages.ReceiveMessageResponse]:
+        """Return the answers of a receive; its consumer holds the messages from now on."""
         if not deliveries:
             if reply.code == ResponseCode.POLLING_FULL:
                 status = make_status(messages.TOO_MANY_REQUESTS, "polling full")
@@ -156,14 +164,12 @@ class ReceiveMethods:
                     messages.MESSAGE_NOT_FOUND,
                     "no new message" if reply.code else "no match message",
                 )
-            for answer in failed_receive(status, self._cluster.clock.now_ms()):
-                rpc.send(answer)
-            return
-        rpc.send(messages.ReceiveMessageResponse(status=OK))
+            return failed_receive(status, self._cluster.clock.now_ms())
+        answers = [messages.ReceiveMessageResponse(status=OK)]
         for message, receipt in deliveries:
             converted = to_grpc_message(message, receipt.text)
             set_ms(converted.system_properties.invisible_duration, receipt.invisible_time)
-            rpc.send(messages.ReceiveMessageResponse(message=converted))
+            answers.append(messages.ReceiveMessageResponse(message=converted))
             if request.auto_renew:
                 held = HeldMessage(
                     rpc.client_id,
@@ -177,7 +183,7 @@ class ReceiveMethods:
                 self._renewals.hold(held)
         end = messages.ReceiveMessageResponse()
         set_ms(end.delivery_timestamp, self._cluster.clock.now_ms())
-        rpc.send(end)
+        return [*answers, end]
 
     async def _pass_on(
         self,
@@ -191,27 +197,30 @@ class ReceiveMethods:
         """Return the messages of a pop that the consumer gets. Others are acknowledged, or given up."""
         receipts = PopReceipts(reply, broker.name)
         deliveries = []
+        work: list[Coroutine[Any, Any, None]] = []
+        topic, group = subscription.topic, config.group_name
         for message in iter_messages(reply.body):
             receipt = receipts.receipt_of(message)
             message.reconsume_times = receipts.times_consumed(message)
-            message.topic = subscription.topic
+            message.topic = topic
             message.properties.setdefault(keys.FIRST_POP_TIME, str(reply.pop_time))
             if not _has_wanted_tag(message, subscription):
-                await self._try(self.acknowledge(link, rpc, receipt, subscription.topic, config.group_name))
+                work.append(self.acknowledge(link, rpc, receipt, topic, group))
             elif message.reconsume_times > config.retry_max_times:
-                await self._try(
-                    self.give_up(
-                        link, rpc, receipt, message.unique_key or "", subscription.topic, config.group_name
-                    )
-                )
+                work.append(self.give_up(link, rpc, receipt, message.unique_key or "", topic, group))
             else:
                 deliveries.append((message, receipt))
+        if work:
+            await enter_task()
+            with trio.CancelScope(shield=True):
+                for step in work:
+                    await self._try(step)
         return deliveries
 
     @staticmethod
-    async def _try(work: Any) -> None:
+    async def _try(step: Coroutine[Any, Any, None]) -> None:
         try:
-            await work
+            await step
         except (StatusError, RequestError) as error:
             log.warning("a popped message could not be put aside", extra={"reason": str(error)})
 
@@ -236,6 +245,8 @@ class ReceiveMethods:
         """Record that messages are consumed."""
         topic, group = check_topic(request.topic), check_group(request.group)
         answer = messages.AckMessageResponse()
+        if len(request.entries) >= ITEMS_PER_TURN:  # `end_turn` may wait.
+            await enter_task()
         async with self._long_acks.lock_for(len(request.entries)):
             for number, entry in enumerate(request.entries):
                 try:

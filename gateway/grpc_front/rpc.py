@@ -5,13 +5,12 @@ Source: GrpcMessagingApplication, ContextInitPipeline, 5.4.0.
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import trio
 from google.protobuf.message import DecodeError
-from h2.errors import ErrorCodes
 
 from gateway.grpc_front import messages
 from gateway.grpc_front.access import RpcSender
@@ -26,31 +25,35 @@ from gateway.grpc_front.framing import (
     parse_timeout,
 )
 from gateway.grpc_front.http2_connection import Http2Connection
+from gateway.grpc_front.http2_frames import ErrorCode, encode_headers
 from gateway.grpc_front.request_size import MAX_CONTROL_BYTES, check_field_count
 from gateway.grpc_front.statuses import StatusError, status_of
+from remoting.eager import EagerCall, enter_task
 from remoting.errors import RequestError
 
 log = logging.getLogger(__name__)
 
 MAX_WAITING_MESSAGES: Final = 64
 """Messages of a client's stream that wait for the method to read them."""
-_ANSWER_HEADERS: Final = [
+_ANSWER_FIELDS: Final = [
     (":status", "200"),
     ("content-type", "application/grpc"),
     ("grpc-accept-encoding", ACCEPTED_ENCODINGS),
 ]
+_ANSWER_HEADERS: Final = encode_headers(_ANSWER_FIELDS)
+_OK_TRAILERS: Final = encode_headers([("grpc-status", str(int(GrpcStatus.OK)))])
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """An RPC of the service. ``run`` returns the answer; None if it has sent its answers itself.
+    """An RPC of the service. ``run`` returns the answer, or a list of answers; None if it has sent its answers itself.
 
     ``fail`` makes the answers to a request that failed. With ``reads_stream`` the method reads requests from the rpc.
     With ``carries_messages`` a request may be as long as a frame.
     """
 
     request: Any
-    run: Callable[["Rpc", Any], Awaitable[Any]]
+    run: Callable[["Rpc", Any], Coroutine[Any, Any, Any]]
     fail: Callable[[Any], list[Any]]
     reads_stream: bool = False
     carries_messages: bool = False
@@ -63,12 +66,18 @@ def unary(
     fail: Callable[[Any], list[Any]] | None = None,
     *,
     carries_messages: bool = False,
+    is_eager: bool = False,
 ) -> Method:
-    """Return a method with one request, which must name its client. By default a failure is an ``answer``'s status."""
+    """Return a method with one request, which must name its client. By default a failure is an ``answer``'s status.
+
+    One that ``is_eager`` runs without a task until it has to wait, and awaits `remoting.eager.enter_task` first then.
+    """
 
     async def run_identified(rpc: "Rpc", message: Any) -> Any:
         if not rpc.client_id.strip():
             raise StatusError(messages.CLIENT_ID_REQUIRED, "client id cannot be empty")
+        if not is_eager:
+            await enter_task()
         return await run(rpc, message)
 
     return Method(
@@ -85,6 +94,7 @@ class Rpc:
     __slots__ = (
         "_has_sent",
         "_inbox",
+        "_is_cancelled",
         "_method",
         "_reader",
         "_scope",
@@ -114,10 +124,13 @@ class Rpc:
         if not method.carries_messages:
             max_bytes = min(max_bytes, MAX_CONTROL_BYTES)
         self._reader = MessageReader(metadata.get("grpc-encoding", IDENTITY), max_bytes)
-        self._scope = trio.CancelScope(deadline=self.deadline_s)
-        self._inbox, self.requests = trio.open_memory_channel[Any](MAX_WAITING_MESSAGES)
+        self._scope: trio.CancelScope | None = None
+        """The scope of the method's task; None while it has none."""
+        self._is_cancelled = False
         self._has_sent = False
         self._started = False
+        if method.reads_stream:
+            self._inbox, self.requests = trio.open_memory_channel[Any](MAX_WAITING_MESSAGES)
 
     # -- reading ------------------------------------------------------------------------------------------------
 
@@ -127,7 +140,7 @@ class Rpc:
         return self._reader.held_bytes
 
     def receive(self, data: bytes) -> None:
-        """Take a part of the request's body, and start the method when its request is complete."""
+        """Take a part of the request's body, and run the method when its request is complete."""
         try:
             for encoded in self._reader.feed(data):
                 self._take_request(encoded)
@@ -140,8 +153,15 @@ class Rpc:
             request = self._method.request.FromString(encoded)
         except DecodeError as error:
             raise GrpcError(GrpcStatus.INTERNAL, f"a request cannot be decoded: {error}") from error
-        if not self._method.reads_stream and self._started:
+        if self._method.reads_stream:
+            self._queue(request)
+        elif self._started:
             raise GrpcError(GrpcStatus.UNIMPLEMENTED, "one request was expected, and several came")
+        else:
+            self._call(request)
+
+    def _queue(self, request: Any) -> None:
+        """Leave a request for the method, which reads them one by one."""
         try:
             self._inbox.send_nowait(request)
         except trio.WouldBlock as error:
@@ -150,22 +170,24 @@ class Rpc:
             ) from error
         except trio.BrokenResourceError:
             return  # The method reads no more.
-        self.start()
 
     def end_request(self) -> None:
         """Take note that the peer sends no more requests."""
-        self._inbox.close()
+        self.stop_reading()
         if not self._started:
             self._refuse(GrpcError(GrpcStatus.INTERNAL, "the request has no message"))
 
     def stop_reading(self) -> None:
         """End the requests of a stream, after those that wait: the method comes to its end."""
-        self._inbox.close()
+        if self._method.reads_stream:
+            self._inbox.close()
 
     def cancel(self) -> None:
         """Stop the method: the client does not wait for the answer any more."""
-        self._scope.cancel()  # First, because a method that waits for a request would end well otherwise.
-        self._inbox.close()
+        self._is_cancelled = True
+        if self._scope is not None:
+            self._scope.cancel()  # First, because a method that waits for a request would end well otherwise.
+        self.stop_reading()
 
     @property
     def left_s(self) -> float:
@@ -175,52 +197,82 @@ class Rpc:
     @property
     def is_cancelled(self) -> bool:
         """True once the client does not wait for the answer any more."""
-        return self._scope.cancel_called
+        return self._is_cancelled or (self._scope is not None and self._scope.cancel_called)
 
     # -- running ------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Run the method, unless it runs already."""
-        if self._started:
-            return
+        """Run the method of a stream, which reads its requests itself."""
         self._started = True
         try:
-            self.connection.spawn(self._run)
+            self.connection.spawn(self._run_in_task, lambda: self._method.run(self, None))
         except RequestError as error:
-            self._refuse(GrpcError(GrpcStatus.RESOURCE_EXHAUSTED, error.remark or ""))
+            self._refuse(_too_many(error))
 
-    async def _run(self) -> None:
+    def _call(self, request: Any) -> None:
+        """Run the method with its only request: at once, and in a task if it has to wait."""
+        self._started = True
+        try:
+            # Before the call, which is not given up any more once it has begun.
+            self.connection.check_outstanding_limit()
+        except RequestError as error:
+            raise _too_many(error) from error
+        call = EagerCall(self._method.run(self, request))
+        try:
+            is_done = call.run()
+        except Exception as error:  # noqa: BLE001 - it becomes the answer
+            self._fail(error)
+            return
+        if is_done:
+            self._answer(call.result)
+        elif self.connection.closed:
+            call.close()
+        else:
+            self.connection.spawn(self._run_in_task, call.finish)
+
+    async def _run_in_task(self, run: Callable[[], Awaitable[Any]]) -> None:
+        self._scope = trio.CancelScope(deadline=self.deadline_s)
+        if self._is_cancelled:
+            self._scope.cancel()
         with self._scope:
             try:
-                if self._method.reads_stream:
-                    await self._method.run(self, None)
-                else:
-                    await self._answer(await self.requests.receive())
-                self.finish(GrpcStatus.OK)
-            except GrpcError as error:
-                self.finish(error.status, error.text)
-            except Exception as error:
-                log.exception("RPC failed", extra={"remote": self.connection.remote})
-                self.finish(GrpcStatus.INTERNAL, f"{type(error).__name__}: {error}")
+                answer = await run()
+            except Exception as error:  # noqa: BLE001 - it becomes the answer
+                self._fail(error)
+            else:
+                self._answer(answer)
         if self._scope.cancelled_caught and self.left_s <= 0:
             self.finish(GrpcStatus.DEADLINE_EXCEEDED, "the time of grpc-timeout is over")
 
-    async def _answer(self, request: Any) -> None:
-        try:
-            answer = await self._method.run(self, request)
-        except GrpcError:
-            raise
-        except Exception as error:  # noqa: BLE001 - the one place where a request's failure becomes its answer
-            for message in self._method.fail(status_of(error)):
-                self.send(message)
-        else:
-            if answer is not None:
-                self.send(answer)
-
     # -- writing ------------------------------------------------------------------------------------------------
 
+    def _answer(self, answer: Any) -> None:
+        """Send what the method returned, and end the RPC."""
+        match answer:
+            case None:
+                self.finish(GrpcStatus.OK)
+            case list():
+                self._send_last(answer)
+            case _:
+                self._send_last([answer])
+
+    def _fail(self, error: Exception) -> None:
+        """End the RPC with the answer to a request that failed."""
+        if isinstance(error, GrpcError):
+            self.finish(error.status, error.text)
+        elif self._method.reads_stream:
+            log.error("RPC failed", exc_info=error, extra={"remote": self.connection.remote})
+            self.finish(GrpcStatus.INTERNAL, f"{type(error).__name__}: {error}")
+        else:
+            self._send_last(self._method.fail(status_of(error)))
+
+    def _send_last(self, answers: list[Any]) -> None:
+        """Send all answers of a method with one request, and end the RPC."""
+        data = b"".join([frame_message(answer.SerializeToString()) for answer in answers])
+        self.connection.send_answer(self.stream_id, _ANSWER_HEADERS, data, _OK_TRAILERS)
+
     def send(self, message: Any) -> None:
-        """Send an answer."""
+        """Send an answer on a stream."""
         if not self._has_sent:
             self._has_sent = True
             self.connection.send_headers(self.stream_id, _ANSWER_HEADERS)
@@ -228,17 +280,22 @@ class Rpc:
 
     def finish(self, status: GrpcStatus, text: str = "") -> None:
         """End the RPC with a status of the transport."""
-        self._inbox.close()
+        self.stop_reading()
         trailers = [("grpc-status", str(int(status)))]
         if text:
             trailers.append(("grpc-message", encode_status_text(text)))
         if self._has_sent:
-            self.connection.send_trailers(self.stream_id, trailers)
+            self.connection.send_trailers(self.stream_id, encode_headers(trailers))
         else:
-            self.connection.send_headers(self.stream_id, _ANSWER_HEADERS + trailers, ends_stream=True)
+            headers = encode_headers(_ANSWER_FIELDS + trailers)
+            self.connection.send_headers(self.stream_id, headers, ends_stream=True)
 
     def _refuse(self, error: GrpcError) -> None:
         """End an RPC whose requests cannot be read; the rest of them is not wanted."""
-        self._scope.cancel()
+        self.cancel()
         self.finish(error.status, error.text)
-        self.connection.reset_stream(self.stream_id, ErrorCodes.NO_ERROR)
+        self.connection.reset_stream(self.stream_id, ErrorCode.NO_ERROR)
+
+
+def _too_many(error: RequestError) -> GrpcError:
+    return GrpcError(GrpcStatus.RESOURCE_EXHAUSTED, error.remark or "")

@@ -59,6 +59,7 @@ class SendMethods:
                 messages.SendMessageResponse,
                 self.send_message,
                 carries_messages=True,
+                is_eager=True,
             ),
             "RecallMessage": unary(
                 messages.RecallMessageRequest, messages.RecallMessageResponse, self.recall_message

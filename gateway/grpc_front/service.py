@@ -15,7 +15,8 @@ import trio
 from gateway.grpc_front.broker_link import ServedHandlers
 from gateway.grpc_front.clients import Clients
 from gateway.grpc_front.framing import GrpcError, GrpcStatus, encode_status_text
-from gateway.grpc_front.http2_connection import Headers, Http2Connection, StreamHandler
+from gateway.grpc_front.http2_connection import Http2Connection, StreamHandler
+from gateway.grpc_front.http2_frames import Headers, encode_headers
 from gateway.grpc_front.receiving import ReceiveMethods
 from gateway.grpc_front.renewals import Renewals
 from gateway.grpc_front.routes import RouteMethods
@@ -82,7 +83,7 @@ class GrpcService:
     ) -> StreamHandler | None:
         refusal = _http_refusal(headers)
         if refusal is not None:
-            connection.send_headers(stream_id, refusal, ends_stream=True)
+            connection.send_headers(stream_id, encode_headers(refusal), ends_stream=True)
             return None
         path = headers[":path"]
         method = self._methods.get(path.removeprefix(SERVICE))
@@ -93,7 +94,7 @@ class GrpcService:
                 )
             rpc = Rpc(connection, stream_id, headers, method)
         except GrpcError as error:
-            connection.send_headers(stream_id, _trailers_only(error), ends_stream=True)
+            connection.send_headers(stream_id, encode_headers(_trailers_only(error)), ends_stream=True)
             return None
         if method.reads_stream:
             rpc.start()

@@ -10,6 +10,8 @@ from trio.testing import memory_stream_pair
 from gateway.grpc_front import messages as m
 from gateway.grpc_front.framing import frame_message
 from gateway.grpc_front.http2_connection import FREE_RESETS, MAX_SETTINGS_FRAMES, Http2Connection
+from gateway.grpc_front.http2_frames import encode_headers
+from gateway.grpc_front.service import SERVICE
 from gateway.grpc_front.tests.world import MAX_STREAMS, Client, message, open_front, send_request
 from gateway.tests.cluster import simulated
 from remoting.limits import ConnectionLimits
@@ -18,8 +20,22 @@ from remoting.transport import StreamTransport
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 
+def headers_of(method):
+    return encode_headers([
+        (":method", "POST"), (":scheme", "http"), (":path", SERVICE + method), ("x-mq-client-id", "c"),
+        ("content-type", "application/grpc"),
+    ])  # fmt: skip
+
+
+HEADERS, TELEMETRY = headers_of("SendMessage"), headers_of("Telemetry")
+
+
 def frame(kind, flags, stream, payload=b""):
     return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
+
+
+def padded(kind, flags, stream, payload, padding=5):
+    return frame(kind, flags | 8, stream, bytes((padding,)) + payload + bytes(padding))
 
 
 async def is_closed_after(front, data):
@@ -59,10 +75,125 @@ async def test_bytes_that_are_not_http2_end_the_connection(cluster):
         "window overflow": PREFACE + settings + frame(8, 0, 0, b"\x7f\xff\xff\xff") * 2,
         "endless settings": PREFACE + settings * (MAX_SETTINGS_FRAMES + 1),
         "endless headers": PREFACE + settings + frame(1, 0, 1, b"\0") + frame(9, 0, 1, b"") * 200,
+        "long headers": PREFACE + settings + frame(1, 0, 1, b"\0") + frame(9, 0, 1, bytes(16_384)) * 5,
+        "long headers, packed": PREFACE
+        + settings
+        + frame(1, 4, 1, b"\x40\1x\x7f\x81\x1e" + b"y" * 4000 + b"\xbe" * 100),
     }
     for name, data in hostile.items():
         assert await is_closed_after(front, data), name
     assert await still_serves(front)
+
+
+OPEN = frame(4, 0, 0) + frame(1, 4, 1, HEADERS)
+VIOLATIONS = {
+    "no settings first": frame(1, 4, 1, HEADERS),
+    "settings on a stream": frame(4, 0, 0) + frame(4, 0, 1),
+    "settings cut off": frame(4, 0, 0, b"\0\4\0"),
+    "settings acknowledged with bytes": frame(4, 0, 0) + frame(4, 1, 0, b"\0\4\0\0\0\1"),
+    "settings: window": frame(4, 0, 0, b"\0\4\x80\0\0\0"),
+    "settings: frame size": frame(4, 0, 0, b"\0\5\0\0\0\1"),
+    "settings: push": frame(4, 0, 0, b"\0\2\0\0\0\2"),
+    "settings: windows overflow": OPEN
+    + frame(8, 0, 1, b"\x7f\0\0\0")
+    + frame(4, 0, 0, b"\0\4\x7f\xff\xff\xff"),
+    "headers on stream 0": frame(4, 0, 0) + frame(1, 4, 0, HEADERS),
+    "another frame amid headers": frame(4, 0, 0) + frame(1, 0, 1, HEADERS) + frame(0, 0, 1),
+    "continuation of another stream": frame(4, 0, 0) + frame(1, 0, 1, HEADERS) + frame(9, 4, 3),
+    "continuation of nothing": OPEN + frame(9, 4, 1),
+    "priority cut off in headers": frame(4, 0, 0) + frame(1, 0x24, 1, b"\0\0"),
+    "too much padding of headers": frame(4, 0, 0) + frame(1, 0xC, 1, b"\7abc"),
+    "too much padding of data": OPEN + frame(0, 8, 1, b"\4abc"),
+    "padding of nothing": OPEN + frame(0, 8, 1),
+    "data after the end": frame(4, 0, 0) + frame(1, 5, 1, TELEMETRY) + frame(0, 0, 1, b"x"),
+    "data on stream 0": OPEN + frame(0, 0, 0, b"x"),
+    "headers that do not end a request": OPEN + frame(1, 4, 1, HEADERS),
+    "capital letters": frame(4, 0, 0) + frame(1, 5, 1, HEADERS + b"\0\1X\1y"),
+    "header of a connection": frame(4, 0, 0) + frame(1, 5, 1, HEADERS + b"\0\7upgrade\1y"),
+    "pseudo-header after others": frame(4, 0, 0) + frame(1, 5, 1, HEADERS + b"\0\x0a:authority\1y"),
+    "pseudo-header twice": frame(4, 0, 0) + frame(1, 5, 1, b"\x83\x83"),
+    "unknown pseudo-header": frame(4, 0, 0) + frame(1, 5, 1, b"\0\2:x\1y"),
+    "no path": frame(4, 0, 0) + frame(1, 5, 1, b"\x83\x86"),
+    "te": frame(4, 0, 0) + frame(1, 5, 1, HEADERS + b"\0\2te\4gzip"),
+    "reset of stream 0": OPEN + frame(3, 0, 0, b"\0\0\0\1"),
+    "reset of an idle stream": OPEN + frame(3, 0, 3, b"\0\0\0\1"),
+    "reset cut off": OPEN + frame(3, 0, 1, b"\0"),
+    "ping on a stream": OPEN + frame(6, 0, 1, bytes(8)),
+    "ping cut off": OPEN + frame(6, 0, 0, bytes(7)),
+    "goodbye on a stream": OPEN + frame(7, 0, 1, bytes(8)),
+    "goodbye cut off": OPEN + frame(7, 0, 0, bytes(7)),
+    "window cut off": OPEN + frame(8, 0, 0, b"\1"),
+    "window of an idle stream": OPEN + frame(8, 0, 5, b"\0\0\0\1"),
+    "window of a stream grows by 0": OPEN + frame(8, 0, 1, bytes(4)),
+    "window of a stream overflows": OPEN + frame(8, 0, 1, b"\x7f\xff\xff\xff"),
+    "priority of nothing": OPEN + frame(2, 0, 0, bytes(5)),
+    "priority cut off": OPEN + frame(2, 0, 1, bytes(4)),
+    "push": OPEN + frame(5, 4, 1, bytes(4)),
+}
+
+
+@pytest.mark.parametrize("violation", VIOLATIONS)
+@simulated
+async def test_violations_of_the_protocol_end_the_connection(cluster, violation, caplog):
+    front = await open_front(cluster)
+    assert await is_closed_after(front, PREFACE + VIOLATIONS[violation])
+    reasons = [record.reason for record in caplog.records if "bad frame" in record.message]
+    assert len(reasons) == 1
+    assert reasons[0].startswith("HTTP/2: ")
+    assert await still_serves(front)
+
+
+ENCODED = frame_message(send_request(message()).SerializeToString())
+CONVERSATIONS = {
+    "plain": frame(1, 4, 1, HEADERS) + frame(0, 1, 1, ENCODED),
+    "padding": padded(1, 4, 1, HEADERS) + padded(0, 1, 1, ENCODED),
+    "priority": frame(1, 0x24, 1, bytes(5) + HEADERS) + frame(2, 0, 1, bytes(5)) + frame(0, 1, 1, ENCODED),
+    "continuations": frame(1, 0, 1, HEADERS[:7]) + frame(9, 0, 1, HEADERS[7:20]) + frame(9, 4, 1, HEADERS[20:])
+    + frame(0, 1, 1, ENCODED),
+    "data in pieces": frame(1, 4, 1, HEADERS)
+    + b"".join(frame(0, 0, 1, ENCODED[at : at + 1]) for at in range(len(ENCODED))) + frame(0, 1, 1),
+    "trailers": frame(1, 4, 1, HEADERS) + frame(0, 0, 1, ENCODED) + frame(1, 5, 1, b"\0\1a\1b"),
+    "unknown kinds and flags": frame(0xFA, 0xFF, 3, b"?") + frame(1, 0xD0 | 4, 1, HEADERS) + frame(0, 0xF1, 1, ENCODED),
+    "goodbye before the request ends": frame(1, 4, 1, HEADERS) + frame(7, 0, 0, bytes(8)) + frame(0, 1, 1, ENCODED),
+    "a stream that is over": frame(1, 4, 1, HEADERS) + frame(3, 0, 1, bytes(4)) + frame(0, 0, 1, b"late")
+    + frame(8, 0, 1, b"\0\0\0\1") + frame(1, 4, 3, HEADERS) + frame(0, 1, 3, ENCODED),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("conversation", CONVERSATIONS)
+@pytest.mark.parametrize("chunk", [1, 7, 10_000])
+@simulated
+async def test_requests_in_every_form_are_answered(cluster, conversation, chunk):
+    front = await open_front(cluster)
+    front.create_topic()
+    here, there = memory_stream_pair()
+    front.cluster.nursery.start_soon(front.service.server.serve_transport, StreamTransport(there))
+    data = PREFACE + frame(4, 0, 0) + CONVERSATIONS[conversation] + frame(6, 0, 0, b"the end.")
+    for at in range(0, len(data), chunk):
+        await here.send_all(data[at : at + chunk])
+    answer = b""
+    with trio.fail_after(5):
+        while frame(6, 1, 0, b"the end.") not in answer:
+            answer += await here.receive_some(1 << 16)
+    assert encode_headers([("grpc-status", "0")]) in answer
+    assert b"\x08\xa0\x9c\x01\x12\x02OK" in answer
+    assert sum(front.broker.store.max_offset("orders", queue) for queue in range(4)) == 1
+
+
+@simulated
+async def test_windows_are_given_back_before_they_are_used_up(cluster):
+    front = await open_front(cluster)
+    front.create_topic()
+    client = front.client()
+    await trio.sleep(0.01)
+    with trio.fail_after(5):
+        large = await client.call("SendMessage", send_request(message(body=bytes(3 * 1024 * 1024))))
+        assert large.status.code == m.MESSAGE_BODY_TOO_LARGE
+        for _ in range(60):
+            answer = await client.call("SendMessage", send_request(message(body=bytes(90_000))))
+            assert answer.status.code == m.OK
+    (connection,) = front.service.server.connections
+    assert connection.open_streams == 0
 
 
 @simulated
