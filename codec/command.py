@@ -49,6 +49,7 @@ _ONE_LETTER_AT = Struct(">HBI").unpack_from
 _LENGTH = Struct(">I")
 _LENGTH_AT = _LENGTH.unpack_from
 _SPELLED_INT = re.compile("-?[0-9]{1,10}").fullmatch
+_VALUE = re.compile(rb"%[bd]")
 _LATIN_1 = "".join(map(chr, range(256)))
 _ANSWER_START = b'{"extFields":'
 _ANSWER_CODE = b',"code":'
@@ -340,6 +341,10 @@ class ResponseTemplate:
             b",".join(pairs),
             _ANSWER_END[1:],
         )
+
+    def texts(self) -> list[bytes]:
+        """Return the header's text before, between and after the values; the opaque is the last value."""
+        return _VALUE.split(self._format)
 
     def __call__(self, opaque: int, *values: int | bytes) -> bytes:
         """Return the whole frame of the answer to the request numbered ``opaque``. TypeError for other values."""

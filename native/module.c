@@ -3,9 +3,7 @@
  * It needs the GIL: its types read and change Python objects over many steps that no other thread may see. A module
  * that does not say otherwise makes a free-threaded interpreter turn its GIL on.
  */
-#define Py_LIMITED_API 0x030B0000
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "module.h"
 
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT, "_rocketmq_native", "Optional C for the hottest paths of rocketmq-gateway.", -1, NULL,
@@ -14,5 +12,6 @@ static struct PyModuleDef definition = {
 PyMODINIT_FUNC PyInit__rocketmq_native(void) {
     PyObject *module = PyModule_Create(&definition);
     if (module && PyModule_AddStringConstant(module, "SOURCES_CHECKSUM", SOURCES_CHECKSUM)) Py_CLEAR(module);
+    if (module && !init_plain_sends(module)) Py_CLEAR(module);
     return module;
 }

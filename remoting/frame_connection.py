@@ -52,6 +52,13 @@ from remoting.transport import Buffer, Transport
 
 log = logging.getLogger(__name__)
 
+TakeFrames = Callable[["FrameConnection", bytes | bytearray, int], tuple[int, bytes | None] | None]
+"""Handles frames before they are decoded: gets what was read from a connection, and where a frame begins in it.
+
+It returns the end of the last frame that it handled, and their answers, None if they come later; or None if it handles
+not even the first one. It handles whole frames only, and so few at once that the caller can look at its clock.
+"""
+
 LARGE_INPUT_BYTES = 256 * 1024
 RESPONSE_FLAG = 1
 MAX_RESTS_PER_PASS: Final = 8
@@ -83,11 +90,23 @@ def turn_seconds(max_turn_s: float, sharing_turns: int, *, is_rest: bool) -> flo
     return min(max_turn_s / (1 + sharing_turns), MAX_ROUND_S / max(1, Reactor.readable_sockets))
 
 
+class FrameTaker:
+    """The place where a server offers all its connections a `TakeFrames`; ``take`` is None while it offers none."""
+
+    __slots__ = ("take",)
+
+    def __init__(self) -> None:
+        self.take: TakeFrames | None = None
+
+
+TAKES_NO_FRAMES: Final = FrameTaker()
+
+
 class FrameConnection(Connection):
     """A connection that exchanges frames with its peer over a transport.
 
     ``on_large_input`` is called with the bytes added to a large unfinished frame, ``on_large_output`` with those added
-    to the unread answers.
+    to the unread answers. ``taker`` may handle frames of the peer in place of the handlers.
     """
 
     _sharing_turns: ClassVar[int] = 0
@@ -97,6 +116,7 @@ class FrameConnection(Connection):
 
     __slots__ = (
         "_drained",
+        "_frame_taker",
         "_handlers",
         "_input",
         "_long_request",
@@ -121,8 +141,10 @@ class FrameConnection(Connection):
         on_batch: Callable[[], None] | None = None,
         on_large_input: Callable[[int], None] = lambda _: None,
         on_large_output: Callable[[int], None] = lambda _: None,
+        taker: FrameTaker = TAKES_NO_FRAMES,
     ) -> None:
         super().__init__(transport.remote, transport.local, nursery, limits, on_batch)
+        self._frame_taker = taker
         self._transport = transport
         self._handlers = handlers
         self._on_large_input = on_large_input
@@ -274,8 +296,28 @@ class FrameConnection(Connection):
         position, end, finished, turn_end_s = 0, len(buffer), True, 0.0
         frame_bytes, header_bytes = self.limits.max_frame_bytes, self.limits.max_header_bytes
         room = self._output_watermark() - self._output_bytes
+        take = self._frame_taker.take
         try:
             while end - position >= 8:
+                if take is not None and (taken := take(self, buffer, position)) is not None:
+                    position, joined_answers = taken
+                    if joined_answers is not None:
+                        answers.append(joined_answers)
+                        room -= len(joined_answers)
+                        if room < 0:
+                            finished = False
+                            break
+                    if position == end:
+                        break
+                    # The turn begins here, a few frames late: a read that is taken at once pays for no clock.
+                    if not turn_end_s:
+                        turn_end_s = monotonic() + turn_seconds(
+                            self.limits.max_turn_s, FrameConnection._sharing_turns, is_rest=not data
+                        )
+                    elif monotonic() >= turn_end_s:
+                        finished = False
+                        break
+                    continue
                 stop = position + 4 + int.from_bytes(buffer[position : position + 4], "big")
                 # Checked before the frame is complete: otherwise a peer could announce 2 GiB and have them buffered.
                 if not 8 <= stop - position <= frame_bytes:

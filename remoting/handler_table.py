@@ -161,13 +161,20 @@ class GuardedHandlers:
 
     ``by_code`` is the table that connections use. Guards are applied when it is built, not when a request comes: a
     request passes the guards of its code and no others. A guard whose answer depends on settings must have
-    `apply_guards` called when they change.
+    `apply_guards` called when they change. ``applied`` is called after that, with these handlers.
     """
 
-    def __init__(self, handlers: Mapping[int, Handler], guards: Sequence[Protect]) -> None:
+    def __init__(
+        self,
+        handlers: Mapping[int, Handler],
+        guards: Sequence[Protect],
+        applied: Callable[["GuardedHandlers"], None] = lambda _: None,
+    ) -> None:
         """Apply ``guards``, which are given in the order in which a request passes them."""
         self._unguarded = dict(handlers)
         self._guards = tuple(guards)
+        self._applied = applied
+        self._guards_by_code: dict[int, list[Protect]] = {}
         self.by_code: dict[int, Handler] = {}
         self.apply_guards()
 
@@ -183,14 +190,18 @@ class GuardedHandlers:
         """Build the handlers again, each inside of the guards that concern its code now."""
         # In place: every connection holds the table itself.
         for code, handler in self._unguarded.items():
+            passed = self._guards_by_code[code] = []
             for guard in reversed(self._guards):
-                handler = guard(code, handler)
+                guarded = guard(code, handler)
+                if guarded is not handler:
+                    passed.insert(0, guard)
+                handler = guarded
             self.by_code[code] = handler
+        self._applied(self)
 
     def guards_of(self, code: int) -> list[Protect]:
         """Return the guards that a request of this code passes now, in order."""
-        handler = self._unguarded[code]
-        return [guard for guard in self._guards if guard(code, handler) is not handler]
+        return self._guards_by_code[code]
 
 
 def _wants_call(function: Callable[..., Any]) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import trio
 
 from remoting.connection import Connection, Handler
-from remoting.frame_connection import FrameConnection
+from remoting.frame_connection import FrameConnection, FrameTaker
 from remoting.limits import ConnectionLimits
 from remoting.reactor import Reactor
 from remoting.transport import SocketTransport, Transport
@@ -103,6 +103,7 @@ class RemotingServer:
 
     ``accept_transport`` may wait for the peer; connections count as open meanwhile. Without it all are plain.
     ``connection_type`` builds connections; tests pass another one than `FrameConnection` to inject faults.
+    ``taker`` may handle frames in place of the handlers, where connections of that type allow it.
     """
 
     def __init__(
@@ -115,8 +116,10 @@ class RemotingServer:
         reactor: Reactor | None = None,
         accept_transport: AcceptTransport | None = None,
         connection_type: ConnectionType = FrameConnection,
+        taker: FrameTaker | None = None,
     ) -> None:
         self._connection_type = connection_type
+        self._takers = () if taker is None else (taker,)
         self._handlers = handlers
         self._limits = limits or ConnectionLimits()
         self._server_limits = server_limits or ServerLimits()
@@ -226,6 +229,7 @@ class RemotingServer:
             self._on_batch,
             self._count_large_input,
             self._count_large_output,
+            *self._takers,
         )
         self.connections.add(connection)
         try:

@@ -376,6 +376,11 @@ class MessageStore:
         """Return True if a queue was ever written to."""
         return (topic, queue_id) in self._queues
 
+    @property
+    def queues_by_key(self) -> dict[tuple[str, int], ConsumeQueue]:
+        """The queues by topic and queue id, for native code that appends to them in place of `append`."""
+        return self._queues
+
     def queue_keys(self) -> Iterable[tuple[str, int]]:
         """Return topic and queue id of every queue that was ever written to."""
         return list(self._queues)

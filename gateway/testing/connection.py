@@ -14,7 +14,7 @@ from codec.properties import TIMER_DELIVER_MS, decode_properties, encode_propert
 from gateway.testing.clock import AdvancingClock
 from gateway.testing.faults import FLOW_CONTROL_REMARK, FaultAction, FaultSpec, FaultTable, topic_of
 from remoting.bodies.routes import TopicRouteData
-from remoting.frame_connection import FrameConnection
+from remoting.frame_connection import TAKES_NO_FRAMES, FrameConnection
 from remoting.requests.client import HeartBeat
 from remoting.requests.pop import Notification, PeekMessage, PopMessage
 from remoting.requests.send import SendBatchMessage, SendMessage, SendMessageV2
@@ -30,6 +30,8 @@ class FaultyConnection(FrameConnection):
 
     def __init__(self, faults: FaultTable, clock: AdvancingClock, *parts: Any) -> None:
         super().__init__(*parts)
+        # Every frame may meet a fault, so each is handled by `_dispatch`.
+        self._frame_taker = TAKES_NO_FRAMES
         self._faults = faults
         self._clock = clock
         self._client_id = ""

@@ -32,6 +32,7 @@ import trio
 
 from codec.constants import ResponseCode
 from gateway.broker.assembly.build import BrokerBuilder
+from gateway.broker.assembly.native_sends import NativeSends
 from gateway.broker.assembly.role_control import NO_LINKS, ROLE_REQUESTS, RoleControl, RoleLinks
 from gateway.broker.assembly.role_control import handlers as role_handlers
 from gateway.broker.broker import Broker
@@ -60,6 +61,7 @@ from remoting.frame_connection import FrameConnection
 from remoting.handler_table import NO_GUARD, Guard, GuardedHandlers, Protect
 from remoting.limits import ConnectionLimits
 from remoting.reactor import Reactor
+from remoting.requests.send import SendMessageV2
 from remoting.server import AcceptTransport, ConnectionType, RemotingServer, ServerLimits
 from storage.cut import cut_store
 from storage.errors import FlushFailed, StoreFull
@@ -166,7 +168,10 @@ class BrokerService:
         self._other_master = ""
         self._shift = MasterShift()
         self._roles = RoleControl(self, role_links)
-        self.guarded_handlers = GuardedHandlers(self._bind_handlers(broker), self._guards_of(broker))
+        self.native_sends = NativeSends(limits)
+        self.guarded_handlers = GuardedHandlers(
+            self._bind_handlers(broker), self._guards_of(broker), self._choose_native_sends
+        )
         broker.flow_control.add_listener(self.guarded_handlers.apply_guards)
         self.handlers: dict[int, Handler] = self.guarded_handlers.by_code
         self.tasks = TaskSupervisor(broker.config.broker_name)
@@ -181,6 +186,7 @@ class BrokerService:
             reactor=reactor,
             accept_transport=accept_transport,
             connection_type=connection_type,
+            taker=self.native_sends,
         )
         self._checkpoint_end = broker.store.max_physical_offset
         self._checking_transactions = trio.Lock()
@@ -220,6 +226,10 @@ class BrokerService:
             flow.limit_pull_rate,
             flow.limit_send_rate,
         )
+
+    def _choose_native_sends(self, guarded: GuardedHandlers) -> None:
+        limits = self.broker.flow_control.limits_on_plain_sends(guarded.guards_of(SendMessageV2.code))
+        self.native_sends.follow(self.broker, limits)
 
     @property
     def is_open(self) -> bool:

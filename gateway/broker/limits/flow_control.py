@@ -14,7 +14,7 @@ which limits a plain send passes. The limits of one connection live in `remoting
 `quotas.py`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import floor
 from typing import Any, Final
 
@@ -24,12 +24,14 @@ from codec.batch import ENTRY_HEAD
 from codec.command import Command, encode_response
 from codec.constants import ResponseCode
 from codec.java_numbers import parse_integer_or
+from codec.topics import PERM_WRITE
 from gateway.broker.limits.quotas import PULL, SEND, Quotas
 from gateway.broker.messages.message_services import MessageServices
 from gateway.config.process import BrokerConfig
 from remoting.connection import Connection, Handler
 from remoting.declare import Request
 from remoting.errors import RequestError
+from remoting.handler_table import Protect
 from remoting.local_command import LocalCommand
 from remoting.requests.client import CheckClientConfig, GetConsumerListByGroup, HeartBeat, UnregisterClient
 from remoting.requests.offsets import QueryConsumerOffset, UpdateConsumerOffset
@@ -90,6 +92,7 @@ BRIEF_HOLD_S: Final = 1.0
 """Longest hold of a pull or pop that does not ask to be held, as for cold data in the official broker."""
 DEFAULT_MAX_PULL_BYTES: Final = 256 * 1024
 SUSPEND: Final = 2
+UNLIMITED_SENDS: Final = 1 << 31
 
 
 class FlowControl:
@@ -135,6 +138,41 @@ class FlowControl:
         self._quota_directions = (self.quotas.sending, self.quotas.pulling)
         for listener in self._listeners:
             listener()
+
+    # -- plain sends ----------------------------------------------------------------------------------------------
+
+    def limits_on_plain_sends(self, guards: Sequence[Protect]) -> Callable[[Connection], int] | None:
+        """Return the limits of sends as a function, for code that takes many plain sends at once (`native_sends.py`).
+
+        ``guards`` are those that a send passes now. The function returns how many sends of a connection may be taken;
+        0 stands for a refusal, which the guards put into words. Return None if requests have to be looked at one by
+        one: other guards than the two below decide about each (access control, a pause, a slave, quotas), and so do
+        settings that refuse sends.
+        """
+        config = self._config
+        guards_known = (self.limit_waiting_time, self.limit_held_sends)
+        if config.flow.native_sends == "off" or any(guard not in guards_known for guard in guards):
+            return None
+        if config.start_accept_send_timestamp_ms or not config.broker_permission & PERM_WRITE:
+            return None
+        limits_wait = self.limit_waiting_time in guards
+        limit_ms = max_wait_ms(config, SendMessageV2.code)
+        stall_s = config.flow.page_cache_busy_timeout_ms / 1000
+        capacity, must_wait = config.flow.send_queue_capacity, self._answers.must_wait
+
+        def count_allowed(connection: Connection) -> int:
+            if limits_wait and (self._commit.flushing_s > stall_s or self.waited_s() * 1000 >= limit_ms):
+                return 0
+            if not must_wait:
+                return UNLIMITED_SENDS
+            try:
+                self._answers.check_append()
+            except RequestError:
+                return 0
+            outstanding = connection.limits.max_outstanding_requests - connection.outstanding_requests
+            return min(capacity - self._answers.held_count, outstanding)
+
+        return count_allowed
 
     # -- overload -----------------------------------------------------------------------------------------------
 

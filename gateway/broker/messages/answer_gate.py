@@ -31,7 +31,7 @@ Source: CommitLog.handleDiskFlushAndHA, GroupCommitService, FlushDiskWatcher and
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import Final, Protocol
 
@@ -225,6 +225,20 @@ class AnswerGate:
         connection.outstanding_requests += 1
         self.held_count += 1
         return None
+
+    def hold_all(
+        self, connection: Connection, answers: Sequence[bytes], positions: Sequence[int]
+    ) -> bytes | None:
+        """Do as `hold` does for several sends whose messages, the last of the log, end at these positions.
+
+        Return the answers that can leave at once, joined, or None.
+        """
+        ready = [
+            answer_now
+            for answer, position in zip(answers, positions, strict=True)
+            if (answer_now := self.hold(connection, answer, position)) is not None
+        ]
+        return b"".join(ready) if ready else None
 
     def hold_reply(
         self, call: Call, reply: Header | None, position: int, encode_status: EncodeStatus = with_status

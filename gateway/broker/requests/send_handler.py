@@ -243,6 +243,13 @@ class SendHandler:
         return self._check_request(connection, command, view, _read_fields(command))
 
     @property
+    def answer_parts(self) -> tuple[bytes, ...]:
+        """The texts between id, queue, offset, unique key and opaque in the usual answer, for native code."""
+        *texts, before_region, before_trace, before_opaque, last = self._quick_answer.texts()
+        constant = b"".join((before_region, self._region, before_trace, self._trace, before_opaque))
+        return (*texts, constant, last)
+
+    @property
     def common_answer_fields(self) -> dict[str, str]:
         """The header fields of every answer to a producer, refusals included."""
         return self._common_answer_fields
