@@ -6,7 +6,7 @@ same `Server` with one broker and a link to their supervisor.
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import trio
 
@@ -19,6 +19,7 @@ from gateway.config.tls import TlsConfig
 from gateway.namesrv.service import NamesrvService, namesrv_metrics
 from gateway.process.access import SAVE_INTERVAL_S
 from gateway.process.address_server import AddressServer
+from gateway.process.cores import suggest_brokers, usable_cores
 from gateway.process.grpc_endpoint import GrpcEndpoint, build_grpc_endpoint
 from gateway.process.http_endpoint import METRIC_PREFIX, Readiness, build_http_endpoint, failing_tasks
 from gateway.process.metrics_export import build_metrics_push
@@ -33,6 +34,11 @@ from gateway.runtime.supervise import TaskSupervisor
 from remoting.tls_acceptor import RELOAD_INTERVAL_S
 
 log = logging.getLogger(__name__)
+
+MORE_CORES: Final = (
+    "--brokers {brokers} --processes uses {brokers} of them; two processes on two cores took 1.85 to 1.98 times the "
+    "messages of one (docs/how-to/capacity.md)"
+)
 
 
 def run(config: ServeConfig) -> int:
@@ -272,7 +278,18 @@ def log_start(
     )
     if config.namesrv is not None:
         _warn_of_registrations(config)
+        _suggest_processes(config)
     log.info("next step", extra={"do": _next_step(config, namesrv, grpc)})
+
+
+def _suggest_processes(config: ServeConfig) -> None:
+    """Say how to use more than one core, where there are enough and nothing was chosen."""
+    cores = usable_cores()
+    brokers = suggest_brokers(cores)
+    # A store in memory is for tests, which have no use for more.
+    if brokers == 1 or len(config.brokers) > 1 or config.process.processes or config.memory:
+        return
+    log.info("cores", extra={"usable": cores, "used": 1, "do": MORE_CORES.format(brokers=brokers)})
 
 
 def _native_states(brokers: Iterable[BrokerConfig]) -> dict[str, list[str]]:

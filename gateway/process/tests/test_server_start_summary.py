@@ -2,6 +2,7 @@
 
 import io
 import logging
+from dataclasses import replace
 
 import pytest
 
@@ -31,7 +32,7 @@ def test_a_server_on_disk(lines):
     broker = broker_config(broker_name="broker-a", store_path_root_dir="/data", flush_disk_type="SYNC_FLUSH")
     config = ServeConfig(brokers=(broker,), namesrv=NamesrvConfig())
     log_start(config, "127.0.0.1:9876", {"broker-a": "127.0.0.1:10911"}, "127.0.0.1:9881")
-    ready, store, native_sends, security, next_step = lines()
+    ready, store, native_sends, security, next_step = (line for line in lines() if " cores " not in line)
     assert ready.endswith(" ready namesrv=127.0.0.1:9876 broker-a=127.0.0.1:10911 http=127.0.0.1:9881")
     assert store.endswith(" store broker=broker-a directory=/data durability=SYNC_FLUSH")
     assert " native sends brokers=broker-a state=" in native_sends
@@ -70,6 +71,35 @@ def test_brokers_with_other_settings_have_lines_of_their_own(lines, monkeypatch)
         'brokers="broker-a, broker-c" state=on',
         'brokers=broker-b state="off, nativeSends=off; Python serves them"',
     ]
+
+
+def core_lines(lines, monkeypatch, config, *, cores=8):
+    monkeypatch.setattr(server, "usable_cores", lambda: cores)
+    log_start(config, "127.0.0.1:9876", {"broker-a": "127.0.0.1:10911"}, None)
+    return [line for line in lines() if " cores " in line]
+
+
+def test_a_server_on_many_cores_is_told_to_use_more_brokers(lines, monkeypatch):
+    config = ServeConfig(brokers=(broker_config(),), namesrv=NamesrvConfig())
+    (line,) = core_lines(lines, monkeypatch, config)
+    assert 'cores usable=8 used=1 do="--brokers 6 --processes uses 6 of them' in line
+    assert "1.85 to 1.98 times the messages" in line
+    assert "docs/how-to/capacity.md" in line
+
+
+@pytest.mark.parametrize(
+    ("cores", "changes"),
+    [
+        (2, {}),
+        (8, {"brokers": (broker_config(), broker_config(broker_name="broker-b"))}),
+        (8, {"process": ProcessConfig(memory=True)}),
+        (8, {"process": ProcessConfig(processes=True)}),
+        (8, {"namesrv": None}),
+    ],
+)
+def test_who_has_chosen_already_or_has_no_use_for_more_is_told_nothing(lines, monkeypatch, cores, changes):
+    config = replace(ServeConfig(brokers=(broker_config(),), namesrv=NamesrvConfig()), **changes)
+    assert core_lines(lines, monkeypatch, config, cores=cores) == []
 
 
 def test_a_server_in_memory_and_a_broker_without_a_namesrv(lines):
