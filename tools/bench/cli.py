@@ -14,6 +14,7 @@ How a run keeps its figures honest:
 import json
 import os
 import random
+import re
 import signal
 import sys
 import time
@@ -28,6 +29,7 @@ import click
 
 from compat_tests.endpoints import ENDPOINT_KINDS, Endpoint, Unavailable, choose_endpoint, exit_on_sigterm
 from compat_tests.endpoints.official import FULL_SPEED, OfficialEndpoint
+from compat_tests.endpoints.ours import OursEndpoint
 from tools.bench.loads import (
     GROUPS,
     LOADS,
@@ -138,6 +140,12 @@ def selected_names(only: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for word in words if word for name in GROUPS.get(word, (word,)))
 
 
+def native_state(log: str) -> str:
+    """Return what a server of ours logged at start about the C extension for plain sends."""
+    state = re.search(r' native sends .*state=(?:"(.*)"|(\S+))', log)
+    return (state[1] or state[2]) if state else "unknown"
+
+
 @contextmanager
 def _padded_environment() -> Iterator[None]:
     """Give programs that start during the block an environment of another length."""
@@ -179,6 +187,9 @@ class ComparisonRun:
     def run(self, stack: ExitStack) -> None:
         """Fill the report; the endpoints end with the stack."""
         endpoints = self._measure_start_ups(stack)
+        for endpoint in endpoints:
+            if isinstance(endpoint, OursEndpoint):
+                self._report.machine["native sends"] = native_state(endpoint.logs())
         if self._loads:
             for side, endpoint in enumerate(endpoints):
                 with _paused(endpoints[1 - side]):

@@ -91,7 +91,7 @@ class ComparisonReport:
     """Collects samples and renders them; `names` are the table's titles of the two sides."""
 
     names: tuple[str, str]
-    machine: Mapping[str, str] = field(default_factory=dict)
+    machine: dict[str, str] = field(default_factory=dict)
     samples: list[LoadSample] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 

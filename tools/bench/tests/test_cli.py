@@ -144,6 +144,21 @@ def test_a_failed_load_is_told_and_the_rest_still_runs(journal: list[str]) -> No
     assert "b latency" in journal
 
 
+@pytest.mark.parametrize(
+    ("line", "state"),
+    [
+        ("I server native sends brokers=broker-a state=on", "on"),
+        (
+            'I server native sends brokers="a, b" state="off, not built; Python serves them"',
+            "off, not built; Python serves them",
+        ),
+        ("I server ready", "unknown"),
+    ],
+)
+def test_a_report_says_whether_sends_were_native(line: str, state: str) -> None:
+    assert cli.native_state(f"something else\n{line}\nmore") == state
+
+
 def test_results_go_to_files(journal: list[str], tmp_path: Path) -> None:
     out, table = tmp_path / "o.json", tmp_path / "t.md"
     assert (
