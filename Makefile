@@ -39,7 +39,7 @@ serve: $(VENV)/serve
 	@echo "The command is $(BIN)/rmq-gateway; \". $(BIN)/activate\" makes it rmq-gateway in this shell."
 	$(BIN)/rmq-gateway serve $(ARGS)
 
-# Without a compiler everything else is installed, and the server does the same work in Python: docs/how-to/install.md
+# Without a compiler everything else is installed, and the server does the same work in Python: docs/how-to/serve.md#with-and-without-the-c-extension
 native: $(VENV)/bin/python
 	ROCKETMQ_NATIVE=require $(BIN)/python $(INSTALL) --no-deps .
 

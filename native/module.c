@@ -5,8 +5,15 @@
  */
 #include "module.h"
 
+#include "index_keys.h"
+
+static PyMethodDef methods[] = {
+    {"index_messages", index_messages, METH_VARARGS, "Add the keys of consecutive messages to an index file."},
+    {NULL, NULL, 0, NULL},
+};
+
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "_rocketmq_native", "Optional C for the hottest paths of rocketmq-gateway.", -1, NULL,
+    PyModuleDef_HEAD_INIT, "_rocketmq_native", "Optional C for the hottest paths of rocketmq-gateway.", -1, methods,
 };
 
 PyMODINIT_FUNC PyInit__rocketmq_native(void) {

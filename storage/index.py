@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterator
 from codec.constants import MAGIC_V1, MAGIC_V2
 from codec.hashing import index_hash
 from codec.message import MIN_MESSAGE_BYTES
+from codec.native import native_module
 from codec.sysflag import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from storage.clock import Clock
 from storage.commit_log import CommitLog, store_timestamp_of
@@ -119,10 +120,15 @@ class IndexFile:
         self.next_entry += 1
         self.end_offset = physical_offset
 
+    @property
+    def has_begun(self) -> bool:
+        """True from the first key on, which sets the time that entries count from."""
+        return self.next_entry > 1 and self.begin_time > 0
+
     def try_add_keys(self, hashes: list[int], physical_offset: int, timestamp_ms: int) -> bool:
         """Add a message's keys at once; return False, having added none, when `add_key` must check each of them."""
         count, end = self.next_entry, self.next_entry + len(hashes)
-        if count <= 1 or self.begin_time <= 0 or end > min(self._reserved, self.max_entries):
+        if not self.has_begun or end > min(self._reserved, self.max_entries):
             return False
         buffer, slots, entry_at = self._mapped.buffer, self._slots, self._entry_at(count)
         seconds = min(max((timestamp_ms - self.begin_time) // 1000, 0), _MAX_SECONDS)
@@ -139,6 +145,39 @@ class IndexFile:
         self.next_entry = count
         self.end_offset, self.end_time = physical_offset, max(self.end_time, timestamp_ms)
         return True
+
+    def add_messages(
+        self,
+        index_messages: Callable[..., tuple[int, ...]],
+        view: memoryview,
+        position: int,
+        end: int,
+        physical_offset: int,
+        limit: int,
+        max_keys: int,
+    ) -> tuple[int, int]:
+        """Add the keys of consecutive messages by the C extension's function, as far as it and the file go.
+
+        Call it only if the file `has_begun`. Return the number of messages, in which large ones count as several, and
+        their bytes.
+        """
+        indexed, size, self.next_entry, self.end_time, self.slots_used, self.end_offset = index_messages(
+            view,
+            position,
+            end,
+            physical_offset,
+            limit,
+            max_keys,
+            self._mapped.buffer,
+            self._slots,
+            self.next_entry,
+            min(self._reserved, self.max_entries),
+            self.begin_time,
+            self.end_time,
+            self.slots_used,
+            self.end_offset,
+        )
+        return indexed, size
 
     def _reserve(self) -> None:
         if self._reserved == 0:
@@ -226,6 +265,7 @@ class MessageIndex:
         "_end_time",
         "_entries",
         "_files",
+        "_index_natively",
         "_log",
         "_max_keys",
         "_slots",
@@ -255,6 +295,10 @@ class MessageIndex:
         self._clock = clock
         self._max_keys = max_keys
         self._announce_end = announce_end
+        native = native_module()
+        self._index_natively: Callable[..., tuple[int, ...]] | None = (
+            None if native is None else native.index_messages
+        )
         self.files: list[IndexFile] = []
         # Physical offset of the first message that is not indexed yet, or not all of its keys.
         self.next_offset = 0
@@ -367,10 +411,11 @@ class MessageIndex:
         """Bytes of the log that are not indexed yet."""
         return self._log.max_offset - self.next_offset
 
-    def index_messages(self, limit_messages: int) -> int:
+    def index_messages(self, limit_messages: int, cost_in_python: int = 1) -> int:
         """Index at most ``limit_messages`` from where the last call stopped; return the number of messages read.
 
-        A message with long properties or many keys counts as several: `_extra_cost`.
+        A message with long properties or many keys counts as several: `_extra_cost`. One that the C extension leaves to
+        Python counts as ``cost_in_python``.
         """
         self.next_offset = max(self.next_offset, self._log.first_base)
         indexed = 0
@@ -379,7 +424,7 @@ class MessageIndex:
             if self.files and self.files[-1].end_offset == self.next_offset:
                 indexed = self._index_rest_of_message(touched)
             while indexed < limit_messages and self.next_offset < self._log.max_offset:
-                indexed += self._index_common_messages(limit_messages - indexed, touched)
+                indexed += self._index_common_messages(limit_messages - indexed, cost_in_python, touched)
                 if indexed < limit_messages:
                     step = self._index_any_message(touched)
                     if not step:
@@ -409,7 +454,7 @@ class MessageIndex:
         self.next_offset = item.physical_offset + item.size
         return 1
 
-    def _index_common_messages(self, limit: int, touched: set[IndexFile]) -> int:
+    def _index_common_messages(self, limit: int, cost_in_python: int, touched: set[IndexFile]) -> int:
         """Index consecutive messages of the common layout in one log file; return how many there were."""
         log, offset = self._log, self.next_offset
         base = log.base_of(offset)
@@ -417,6 +462,17 @@ class MessageIndex:
         view = log.mapped_file(base).view
         position, indexed = offset - base, 0
         while indexed < limit:
+            cost, file = 1, self._file_for_extension(touched)
+            if self._index_natively is not None and file is not None:
+                count, size = file.add_messages(
+                    self._index_natively, view, position, end, offset, limit - indexed, self._max_keys
+                )
+                position += size
+                self.next_offset = offset = offset + size
+                indexed += count
+                if indexed >= limit:
+                    return indexed
+                cost = cost_in_python
             message = parse_common_message(view, position, offset, end - position)
             if message is None:
                 return indexed
@@ -428,8 +484,13 @@ class MessageIndex:
             position += size
             offset += size
             self.next_offset = offset
-            indexed += 1
+            indexed += cost
         return indexed
+
+    def _file_for_extension(self, touched: set[IndexFile]) -> IndexFile | None:
+        """Return the file to which the C extension may add keys: its times have begun, and its header will change."""
+        file = self.files[-1] if self.files and self._index_natively is not None else None
+        return file if file in touched and file is not None and file.has_begun else None
 
     def _index_any_message(self, touched: set[IndexFile]) -> int:
         """Index the next message, whatever its layout, across a file's end if need be; return 0 at the end of the

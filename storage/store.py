@@ -414,9 +414,11 @@ class MessageStore:
             return 0
         return queue.read_entry(offset)[0]
 
-    def build_index(self, limit_messages: int = 1000) -> int:
-        """Index at most ``limit_messages`` more messages; return the number read."""
-        return self.index.index_messages(limit_messages) if self.config.message_index_enable else 0
+    def build_index(self, limit_messages: int = 1000, cost_in_python: int = 1) -> int:
+        """Index at most ``limit_messages`` more messages; return the number read (`MessageIndex.index_messages`)."""
+        if not self.config.message_index_enable:
+            return 0
+        return self.index.index_messages(limit_messages, cost_in_python)
 
     def query_in_slices(
         self, topic: str, key: str, max_messages: int, begin_ms: int, end_ms: int, key_type: str = ""

@@ -2,11 +2,12 @@
 
 Theory of operation
 -------------------
-Indexing a message takes 5 to 6 µs, more than storing it, so it does not happen in a send. This task follows the log
-instead. Every `STEP_S` it indexes one slice of `SLICE_MESSAGES`, and one more for every `BYTES_PER_SLICE` that wait;
-other tasks run between slices. So under any constant load the backlog grows until a step indexes as much as arrives: it
-is about 20 MiB at 10,000 messages per second, which a query searches in 20 ms. During a short burst little is indexed.
-When nothing was stored since the last step, all that is left is indexed at once.
+Indexing a message takes 5 to 6 µs in Python, more than storing it, and 0.3 µs in the C extension. It does not happen in
+a send: this task follows the log instead. Every `STEP_S` it indexes one slice of `SLICE_MESSAGES` (with the extension
+`NATIVE_SLICE_MESSAGES`), and one more for every `BYTES_PER_SLICE` that wait; other tasks run between slices. So under
+any constant load the backlog grows until a step indexes as much as arrives: in Python it is about 20 MiB at 10,000
+messages per second, which a query searches in 20 ms. During a short burst little is indexed. When nothing was stored
+since the last step, all that is left is indexed at once.
 
 In an overloaded event loop the steps are further apart than `STEP_S`. If more than `MAX_BACKLOG_BYTES` wait, slices
 become as long as the turns of others, up to `MAX_SLICES_PER_TURN`. If even that is too slow, the backlog grows, and
@@ -18,12 +19,17 @@ from typing import Final
 
 import trio
 
+from codec.native import native_module
 from storage.store import MessageStore
 
 STEP_S: Final = 0.1
 IDLE_S: Final = 0.5
 """Time between two steps while everything is indexed."""
 SLICE_MESSAGES: Final = 100
+NATIVE_SLICE_MESSAGES: Final = 1000
+"""A slice with the C extension, about 0.3 ms."""
+COST_IN_PYTHON: Final = NATIVE_SLICE_MESSAGES // SLICE_MESSAGES
+"""Messages of such a slice that one counts as which the extension leaves to Python."""
 BYTES_PER_SLICE: Final = 2 * 1024 * 1024
 MAX_BACKLOG_BYTES: Final = 256 * 1024 * 1024
 MAX_SLICES_PER_TURN: Final = 10
@@ -39,6 +45,9 @@ class IndexBuilder:
     def __init__(self, store: MessageStore, is_catching_up: Callable[[], bool] = lambda: False) -> None:
         self._store = store
         self._is_catching_up = is_catching_up
+        is_native = native_module() is not None
+        self.slice_messages = NATIVE_SLICE_MESSAGES if is_native else SLICE_MESSAGES
+        self._cost_in_python = COST_IN_PYTHON if is_native else 1
         self._last_end = 0
 
     async def run(self) -> None:
@@ -57,7 +66,7 @@ class IndexBuilder:
         while slices_left > 0 or (is_quiet and store.max_physical_offset == end):
             turn = self._slices_per_turn()
             for _ in range(turn):
-                if not store.build_index(SLICE_MESSAGES):
+                if not store.build_index(self.slice_messages, self._cost_in_python):
                     return
             slices_left -= turn
             await trio.lowlevel.checkpoint()
