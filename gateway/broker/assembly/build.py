@@ -214,6 +214,7 @@ def _slave_parts(broker: Broker, links: PeerLinks, run_blocking: RunBlocking) ->
         links.sign,
         times,
         links.open_secure,
+        broker.replication.takeover.note_compared,
     )
     return SlaveParts(lookup, follower, table_sync)
 
@@ -238,7 +239,7 @@ def _connect_parts(
     if config.role is Role.MASTER or was_cut:
         _limit_offsets(tables.offsets, store, is_cut_off=takes_over or was_cut)
     if config.role is Role.SLAVE:
-        takeover.begin_following()
+        takeover.begin_following(has_messages=store.max_physical_offset > store.min_physical_offset)
     else:
         restore_topics(tables.topics, store)
     if was_cut and takeover.role is StoreRole.SLAVE:

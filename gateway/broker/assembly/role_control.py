@@ -393,6 +393,8 @@ class RoleControl:
         await self._rebuild(SLAVE, slave.broker_id, ha_master_address="", needed=True)
         ha_address = join_address(address[0], slave.ha_port)
         service.broker.replication.note_master(ha_address, request.slave_address)
+        # The slave had all of this log when it took over, so consumers may go on to read here.
+        service.broker.replication.takeover.note_compared()
         extra = {"broker": config.broker_name, "master": request.slave_address}
         log.warning("broker handed over and became slave", extra=extra)
         # What was held is passed on once the new master, which may wait for its slaves, has one.

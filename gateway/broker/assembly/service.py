@@ -221,6 +221,7 @@ class BrokerService:
                 lambda: broker.replication.master_address,
                 lambda: self.relay,
                 lambda: self._other_master,
+                lambda: broker.replication.takeover.is_compared,
             ).guard,
             flow.limit_held_sends,
             flow.limit_pull_rate,

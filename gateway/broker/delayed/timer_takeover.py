@@ -55,6 +55,9 @@ class StoreRole(StrEnum):
 class TakeoverState(ChangingTable):
     """The last role of the store, and the timer checkpoint of its master, in config/takeover.json.
 
+    ``is_compared`` is False for the store of a former master until its log is known to be a part of the new master's:
+    it may have messages that were never confirmed, and will be cut.
+
     ``read_ms`` is the time before which the master has delivered, ``queue_offset`` the offset in the timer topic before
     which it has read; both are -1 while they are unknown. A store without the file has always been a master's.
     """
@@ -63,7 +66,8 @@ class TakeoverState(ChangingTable):
         super().__init__(file)
         saved = file.load(_parse_file)
         file.is_missing = False  # nothing needs to be written for a master
-        self.role, self.read_ms, self.queue_offset = saved or (StoreRole.MASTER, UNKNOWN, UNKNOWN)
+        unknown = (StoreRole.MASTER, UNKNOWN, UNKNOWN, True)
+        self.role, self.read_ms, self.queue_offset, self.is_compared = saved or unknown
         self.metrics = b""
 
     def _change(self, role: StoreRole, read_ms: int, queue_offset: int) -> None:
@@ -71,11 +75,18 @@ class TakeoverState(ChangingTable):
             self.role, self.read_ms, self.queue_offset = role, read_ms, queue_offset
             self._dirty = True
 
-    def begin_following(self) -> None:
+    def begin_following(self, *, has_messages: bool) -> None:
         """Record, durably, that the store is a slave's. Raises StoreFull, OSError."""
         if self.role is not StoreRole.SLAVE:
             self._change(StoreRole.SLAVE, UNKNOWN, UNKNOWN)
+            self.is_compared = not has_messages
             self.persist()
+
+    def note_compared(self) -> None:
+        """Record that the log is a part of the master's."""
+        if not self.is_compared:
+            self.is_compared = True
+            self._dirty = True
 
     def forget_checkpoint(self) -> None:
         """Forget the master's checkpoint, because the log was cut: it may count messages that are gone."""
@@ -103,7 +114,12 @@ class TakeoverState(ChangingTable):
 
     def to_json(self) -> bytes:
         """Return the content of the file."""
-        values = {"role": self.role, "timerReadMs": self.read_ms, "timerQueueOffset": self.queue_offset}
+        values = {
+            "role": self.role,
+            "timerReadMs": self.read_ms,
+            "timerQueueOffset": self.queue_offset,
+            "isCompared": self.is_compared,
+        }
         return dump_table("takeover.json", values)
 
 
@@ -193,7 +209,7 @@ def _identity(properties: bytes) -> bytes:
     return blake2b(b"\x02".join(parts), digest_size=16).digest()
 
 
-def _parse_file(content: bytes) -> tuple[StoreRole, int, int]:
+def _parse_file(content: bytes) -> tuple[StoreRole, int, int, bool]:
     """Parse takeover.json. Raises ValueError."""
     saved = load_table(content)
     read_ms = read_json_integer(saved.get("timerReadMs", UNKNOWN))
@@ -201,4 +217,5 @@ def _parse_file(content: bytes) -> tuple[StoreRole, int, int]:
         StoreRole(str(saved.get("role"))),
         read_ms,
         read_json_integer(saved.get("timerQueueOffset", UNKNOWN)),
+        saved.get("isCompared") is not False,
     )

@@ -235,7 +235,8 @@ class FollowerTimes:
 class Follower:
     """Keeps a slave's log a copy of its master's, as long as `run` runs.
 
-    ``state`` and ``reason`` say in words how that goes. ``queues_grew`` is called with queues that got messages.
+    ``state`` and ``reason`` say in words how that goes. ``queues_grew`` is called with queues that got messages, and
+    ``note_compared`` when a connection has shown that the log is a part of the master's.
     ``diverged`` is set when the log has to be cut at the physical offset ``cut_at``: nothing is copied until the
     service has closed the store, cut it, and built the broker again.
     """
@@ -250,9 +251,11 @@ class Follower:
         sign: Callable[[Command], None] | None = None,
         times: FollowerTimes = FollowerTimes(),
         open_secure: Opener | None = None,
+        note_compared: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
         self._log = ReplicaLog(store)
+        self._note_compared = note_compared
         self.lookup = lookup
         self._open_transport = open_transport
         self._open_secure = open_secure or open_transport
@@ -470,6 +473,7 @@ class Follower:
             return
         if self.state != "copying":
             self.state, self.reason, self._logged = "copying", "", ""
+            self._note_compared()
             self._compared_bytes = COMPARED_BYTES
             log.info("follows its master", extra={"master": self.master_address, "offset": copy.next_offset})
         self.note_master_end(copy.next_offset)

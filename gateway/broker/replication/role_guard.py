@@ -5,7 +5,9 @@ requests are refused before their handler runs. The codes are the official ones,
 producer tries another broker after SYSTEM_BUSY. The remark is for people, and says where the master is.
 
 Requests that read are served, and so are those about clients: heartbeats, locks, and offsets that consumers commit.
-Whether pulls are is decided in `gateway/broker/requests/slave_reads.py`.
+Whether pulls are is decided in `gateway/broker/requests/slave_reads.py`. A former master refuses both until its log is
+compared with the new master's, with the code of a slave that serves no pulls: it may have messages that nobody else
+has, and consumers must not see what will be cut.
 
 Source: SendMessageProcessor, EndTransactionProcessor, RecallMessageProcessor,
 AdminBrokerProcessor.validateSlave, 5.4.0. Deviations: the official slave accepts pops and acks, and then cannot store
@@ -29,6 +31,8 @@ from remoting.requests import (
     groups,
     offsets,
     pop,
+    pull,
+    query,
     replication,
     send,
     staging,
@@ -101,6 +105,8 @@ CHANGING: Final = _codes(
     auth.AuthDeleteAcl,
 )
 """Requests that change tables, refused with SYSTEM_ERROR."""
+READING: Final = _codes(pull.PullMessage, pull.LitePullMessage, query.QueryMessage, query.ViewMessageById)
+"""Requests that return messages, refused with SYSTEM_BUSY by a former master that is not compared yet."""
 
 
 class RoleGuard:
@@ -108,7 +114,8 @@ class RoleGuard:
 
     ``config`` returns the present configuration, ``find_master`` the address of the master, "" while it is unknown,
     ``find_relay`` the way to the master that this broker handed over to, None without one, and ``find_other_master``
-    why a broker that is configured as master must not be one, "" if it may.
+    why a broker that is configured as master must not be one, "" if it may. ``is_compared`` is False at a slave whose
+    log may have messages that its master lacks.
     """
 
     def __init__(
@@ -117,11 +124,13 @@ class RoleGuard:
         find_master: Callable[[], str],
         find_relay: Callable[[], Relay | None] = lambda: None,
         find_other_master: Callable[[], str] = lambda: "",
+        is_compared: Callable[[], bool] = lambda: True,
     ) -> None:
         self._config = config
         self._find_master = find_master
         self._find_relay = find_relay
         self._find_other_master = find_other_master
+        self._is_compared = is_compared
 
     def guard(self, code: int, handler: Handler) -> Handler:
         """Refuse the requests of a code that a broker in this role does not serve, or pass them on."""
@@ -159,7 +168,19 @@ class RoleGuard:
             return self._refuse(ResponseCode.SLAVE_NOT_AVAILABLE, "a slave decides about no message")
         if code in CHANGING:
             return self._refuse(ResponseCode.SYSTEM_ERROR, TABLES_ARE_THE_MASTERS)
+        if code in READING and not self._is_compared():
+            return self._serve_when_compared(handler)
         return handler
+
+    def _serve_when_compared(self, handler: Handler) -> Handler:
+        refuse = self._refuse(
+            ResponseCode.SYSTEM_BUSY, "[REJECTREQUEST]the log is not compared with the master's yet"
+        )
+
+        def serve(connection: Connection, command: Command) -> bytes | None:
+            return (handler if self._is_compared() else refuse)(connection, command)
+
+        return serve
 
     def _refuse(self, response_code: int, reason: str) -> Handler:
         def refuse(connection: Connection, command: Command) -> bytes | None:

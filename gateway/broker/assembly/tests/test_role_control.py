@@ -89,6 +89,25 @@ async def test_a_demoted_master_takes_no_messages(cluster):
 
 
 @simulated
+async def test_a_former_master_shows_no_messages_before_its_log_is_compared(cluster):
+    files = MemoryFiles()
+    node = await cluster.add_broker(files=files)
+    await cluster.dial(node.address).ask(message(body=b"confirmed by nobody"))
+    await change(cluster, node, SLAVE, 1, ha_master_address="10.9.9.9:10912")
+    for _ in range(2):
+        with pytest.raises(RequestError, match="not compared with the master's yet") as refused:
+            await cluster.dial(node.address).ask(pull())
+        assert refused.value.code == ResponseCode.SYSTEM_BUSY
+        await node.stop()
+        node = await cluster.add_broker(files=files)
+    node.broker.replication.takeover.note_compared()
+    assert bodies(await cluster.dial(node.address).ask(pull())) == [b"confirmed by nobody"]
+    await node.stop()
+    node = await cluster.add_broker(files=files)
+    assert bodies(await cluster.dial(node.address).ask(pull())) == [b"confirmed by nobody"], "for good"
+
+
+@simulated
 async def test_roles_that_no_broker_has_are_refused(cluster):
     node = await cluster.add_broker()
     for broker_role, broker_id in (("MASTER", 0), (SLAVE, 0), (ASYNC_MASTER, 1), (SLAVE, -1)):

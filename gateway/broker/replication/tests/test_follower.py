@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.lowlevel
 from trio.testing import memory_stream_pair
 
 from codec.constants import ResponseCode
@@ -174,6 +175,7 @@ class World:
         self.slave = slave
         self.nursery = nursery
         self.grown: set[tuple[str, int]] = set()
+        self.compared = 0
         self.lookup = MasterLookup()
         self.lookup.set_master(Master(HA, REQUESTS))
         self.follower = self.new_follower()
@@ -181,8 +183,16 @@ class World:
 
     def new_follower(self) -> Follower:
         return Follower(
-            self.slave, self.lookup, self.master.open_transport, self.master.dial, self.grown.update
+            self.slave,
+            self.lookup,
+            self.master.open_transport,
+            self.master.dial,
+            self.grown.update,
+            note_compared=self._note_compared,
         )
+
+    def _note_compared(self) -> None:
+        self.compared += 1
 
     async def run(self) -> None:
         with self.scope:
@@ -359,6 +369,18 @@ async def test_messages_that_differ_are_cut_from_the_first_one_on() -> None:
         assert log_bytes(slave) == before
         assert pair.follower.state == "this log differs from the master's"
         assert pair.master.reports == []
+        assert not pair.compared
+
+
+@virtual
+async def test_a_log_that_is_the_masters_is_noted_once_it_is_compared() -> None:
+    master, slave = filled(40), filled(20)
+    async with world(master, slave, piece_bytes=50) as pair:
+        pair.start()
+        while slave.max_physical_offset == filled(20).max_physical_offset:
+            assert not pair.compared or pair.follower.state == "copying"
+            await trio.lowlevel.checkpoint()
+        assert pair.compared == 1
 
 
 @virtual

@@ -3,7 +3,7 @@ import pytest
 from codec.command import Command
 from codec.constants import ResponseCode
 from gateway.broker.processors import all_handlers
-from gateway.broker.replication.role_guard import CHANGING, DECIDING, STORING, RoleGuard
+from gateway.broker.replication.role_guard import CHANGING, DECIDING, READING, STORING, RoleGuard
 from gateway.config.replication import SLAVE, SYNC_MASTER
 from gateway.tests.broker_fakes import FakeConnection
 from gateway.tests.configs import broker_config
@@ -13,7 +13,7 @@ from remoting.requests.groups import UpdateAndCreateSubscriptionGroup
 from remoting.requests.locks import LockBatchMq
 from remoting.requests.offsets import InvokeBrokerToResetOffset, QueryConsumerOffset, UpdateConsumerOffset
 from remoting.requests.pop import AckMessage, PopMessage
-from remoting.requests.pull import PullMessage
+from remoting.requests.pull import LitePullMessage, PullMessage
 from remoting.requests.query import QueryMessage, ViewMessageById
 from remoting.requests.send import ConsumerSendMsgBack, RecallMessage, SendMessageV2
 from remoting.requests.topics import GetAllTopicConfig, UpdateAndCreateTopic
@@ -80,6 +80,23 @@ def test_a_slave_serves_what_reads_and_what_clients_need(request_type):
     assert outcome(slave(), request_type) == b"served"
 
 
+@pytest.mark.parametrize("request_type", [PullMessage, LitePullMessage, QueryMessage, ViewMessageById])
+def test_a_former_master_serves_no_messages_before_its_log_is_compared(request_type):
+    config = broker_config(broker_name="b", broker_role=SLAVE, broker_id=1)
+    compared = []
+    guard = RoleGuard(lambda: config, lambda: MASTER_AT, is_compared=lambda: bool(compared))
+    serving = guard.guard(request_type.code, serve)
+    with pytest.raises(
+        RequestError, match=r"not compared with the master's yet.*the slave 1 of b"
+    ) as refused:
+        serving(FakeConnection(), Command(request_type.code))
+    assert refused.value.code == ResponseCode.SYSTEM_BUSY
+    assert outcome(guard, QueryConsumerOffset) == b"served"
+    compared.append(True)
+    assert serving(FakeConnection(), Command(request_type.code)) == b"served"
+    assert guard.guard(request_type.code, serve) is serve, "without a cost from then on"
+
+
 def test_every_refused_request_is_one_that_a_broker_serves():
-    refused = STORING | DECIDING | CHANGING
+    refused = STORING | DECIDING | CHANGING | READING
     assert refused <= all_handlers().request_codes()
