@@ -7,10 +7,10 @@ offset at both. The master sends pieces of at most some 32 KiB, cut anywhere in 
 separate steps, so that the slave can acknowledge what it has copied before it has built any queue entry:
 
 1. `ReplicaLog.receive` hops from message to message over their size fields, which checks that each names its own
-   physical offset, and copies all whole messages of the piece at once. As in `commit_log`, the first eight bytes are
-   stored last: a process killed in between leaves a size of zero, which ends the log. The unfinished message at the end
-   of the piece stays in memory (*tail*) until its rest comes. A blank marker is copied with all that follows it in its
-   file, and the log continues in the next file.
+   physical offset and that its body matches its CRC, and copies all whole messages of the piece at once. As in
+   `commit_log`, the first eight bytes are stored last: a process killed in between leaves a size of zero, which ends
+   the log. The unfinished message at the end of the piece stays in memory (*tail*) until its rest comes. A blank marker
+   is copied with all that follows it in its file, and the log continues in the next file.
 2. `ReplicaLog.dispatch` reads from `CommitLog.queued_until` on and appends queue entries, at most so many at a time.
    A message is readable from then on. `CommitLog.queued_until` stays the confirm offset of a checkpoint, whereas
    `CommitLog.flush` makes all received bytes durable.
@@ -29,6 +29,7 @@ that differs; the caller closes the store and cuts it there (`storage.cut`).
 import logging
 from struct import Struct
 from typing import Final
+from zlib import crc32
 
 from codec.constants import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from codec.message import MIN_MESSAGE_BYTES
@@ -37,7 +38,7 @@ from storage.commit_log import CommitLog, store_timestamp_of
 from storage.consume_queue import ConsumeQueue
 from storage.damage import find_next_message
 from storage.errors import StoreError
-from storage.layout import BLANK_BYTES, PHYSICAL_OFFSET_AT, QUEUE_ENTRY, QUEUE_ENTRY_BYTES, START
+from storage.layout import BLANK_BYTES, INT, PHYSICAL_OFFSET_AT, QUEUE_ENTRY, QUEUE_ENTRY_BYTES, START
 from storage.log_scan import ScannedMessage, check_message
 from storage.store import MessageStore
 from storage.tags import TAGS, tags_code_of
@@ -54,6 +55,10 @@ MAX_BRIDGED_HOLES: Final = 1 << 20
 _START_BYTES: Final = PHYSICAL_OFFSET_AT + 8
 # Size, magic and physical offset, which are in the first 36 bytes of a message.
 _START: Final = Struct(">II20xq")
+# Size, magic, CRC, physical offset, sys flag and body bytes of a message with IPv4 hosts.
+_CHECKED_HEAD: Final = Struct(">III16xqi44xi")
+_HOSTS_V6: Final = BORN_HOST_V6 | STORE_HOST_V6
+_MORE_BYTES_OF_V6: Final = 12
 # Size, magic, queue id, queue offset, physical offset, sys flag and body bytes of a message with IPv4 hosts.
 _HEAD: Final = Struct(">II4xi4xqqi44xi")
 _BODY_AT: Final = 88
@@ -80,6 +85,10 @@ class BadReplicaData(StoreError):
         self.reason = reason
 
 
+class DamagedMessage(BadReplicaData):
+    """A master's bytes are a message whose body does not match its CRC."""
+
+
 class Diverged(StoreError):
     """This log has other bytes than the master's, from the message at ``physical_offset`` on."""
 
@@ -91,10 +100,13 @@ class Diverged(StoreError):
 class ReplicaLog:
     """Appends a master's bytes to the log of an open store, and builds the queue entries.
 
-    One thread calls it: the one that appends at a master.
+    One thread calls it: the one that appends at a master. With ``check_crc`` the bodies of messages are checked;
+    ``accepted_damage`` is the physical offset of a message that is appended all the same, -1 for none.
     """
 
-    def __init__(self, store: MessageStore) -> None:
+    def __init__(self, store: MessageStore, *, check_crc: bool = True) -> None:
+        self.check_crc = check_crc
+        self.accepted_damage = -1
         self._store = store
         self._log = store.commit_log
         self._dispatch = store.entry_dispatch()
@@ -131,8 +143,9 @@ class ReplicaLog:
         """Append the master's bytes from a physical offset on; return the end of the whole messages in the log.
 
         That end may be acknowledged. Raises ReplicaGap for another offset than `end`, BadReplicaData where a message
-        must begin and does not; the whole messages before it are stored then. Raises StoreFull if the disk has no
-        room. After an error the master has to send again from the end of the log on.
+        must begin and does not, DamagedMessage for one whose body is damaged; the messages before it are stored then.
+        Raises StoreFull if the disk has no room. After an error the master has to send again from the end of the log
+        on.
         """
         if offset != self.end:
             raise ReplicaGap(self.end, offset)
@@ -195,14 +208,14 @@ class ReplicaLog:
         What is left of an unfinished message becomes the tail.
         """
         log, end = self._log, len(data)
-        base, position, unpack = log.base + log.position - start, start, _START.unpack_from
+        base, position, unpack = log.base + log.position - start, start, _CHECKED_HEAD.unpack_from
         # The most bytes of messages that fit before the end of the file.
         file_end = start + log.file_bytes - log.position - BLANK_BYTES
-        max_bytes, last_start = self._max_bytes, end - _START_BYTES
-        needed = 0
+        max_bytes, last_start = self._max_bytes, end - _CHECKED_HEAD.size
+        checks, is_damaged, needed = self.check_crc, False, 0
         try:
             while position <= last_start:
-                size, magic, own_offset = unpack(data, position)
+                size, magic, body_crc, own_offset, sys_flag, body_bytes = unpack(data, position)
                 following = position + size
                 if (
                     own_offset != base + position
@@ -212,7 +225,20 @@ class ReplicaLog:
                     or following > end
                 ):
                     break
+                if checks:
+                    body = position + _BODY_AT
+                    if sys_flag & _HOSTS_V6:
+                        body, body_bytes = _find_long_body(data, position, sys_flag)
+                    if body_bytes and not (
+                        0 < body_bytes < size
+                        and crc32(data[body : body + body_bytes]) & 0x7FFFFFFF == body_crc
+                    ):
+                        is_damaged = own_offset != self.accepted_damage
+                        if is_damaged:
+                            break
                 position = following
+            if is_damaged:
+                raise DamagedMessage(base + position, "the body does not match its CRC")
             if position < end:
                 needed = self._needed_bytes(data, position, base + position)
         finally:
@@ -453,6 +479,13 @@ def _message_starts(commit_log: CommitLog, max_bytes: int) -> list[int]:
         base -= commit_log.file_bytes
     first = max((start for start in messages if start <= offset), default=starts[0])
     return [start for start in starts if start >= first]
+
+
+def _find_long_body(data: memoryview, position: int, sys_flag: int) -> tuple[int, int]:
+    """Return position and size of the body of a message with IPv6 hosts."""
+    more = _MORE_BYTES_OF_V6 * (bool(sys_flag & BORN_HOST_V6) + bool(sys_flag & STORE_HOST_V6))
+    body = position + _BODY_AT + more
+    return body, INT.unpack_from(data, body - INT.size)[0] if body <= len(data) else -1
 
 
 def _is_blank_marker(commit_log: CommitLog, start: int) -> bool:

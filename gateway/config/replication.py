@@ -134,6 +134,11 @@ class ReplicationSettings:
         False,
         "whether slaves serve pulls, and a master sends consumers that are far behind to them",
     )
+    check_crc_in_slave: bool = key(
+        "checkCRCInSlave",
+        True,
+        "whether a slave checks the bodies of messages before it acknowledges them, and fetches damaged ones again",
+    )
     offset_check_in_slave: bool = key(
         "offsetCheckInSlave",
         False,

@@ -16,7 +16,7 @@ from storage.config import StoreConfig
 from storage.crash_files import CrashFiles, ProcessKilled
 from storage.errors import CorruptionError, StoreError, StoreFull
 from storage.layout import LONG, PHYSICAL_OFFSET_AT, START
-from storage.replica_log import BadReplicaData, Diverged, ReplicaGap, ReplicaLog
+from storage.replica_log import BadReplicaData, DamagedMessage, Diverged, ReplicaGap, ReplicaLog
 from storage.store import MessageStore
 from storage.tests.support import FakeClock, small_config
 
@@ -506,7 +506,7 @@ def test_a_damaged_message_of_the_master_is_stepped_over(caplog: pytest.LogCaptu
     data = bytearray(log_bytes(master))
     data[ends[0] + 84 : ends[0] + 88] = b"\xff\xff\xff\xff"
     slave = opened()
-    replica = ReplicaLog(slave)
+    replica = ReplicaLog(slave, check_crc=False)
     replica.receive(0, memoryview(data))
     dispatch_all(replica)
     assert "message is damaged, as the master sent it: it gets no queue entry" in caplog.text
@@ -611,3 +611,64 @@ def test_a_message_within_the_body_of_another_is_not_where_a_comparison_begins()
     assert START.unpack_from(inner)[1] == MAGIC_V1
     comparison = ReplicaLog(slave).comparison(slave.max_physical_offset - place)
     assert comparison.start <= outer[1]
+
+
+# -- damaged bodies --
+
+
+def master_with_body(hosts: bytes) -> tuple[MessageStore, int]:
+    """Return a store, and the physical offset of its third message, which has a body of 300 bytes."""
+    store = opened()
+    for number in range(6):
+        message = NewMessage("a", 0, bytes([number]) * 300, b"TAGS\x01t\x02")
+        store.append(message.with_changes(born_host=hosts, store_host=hosts))
+    return store, store.max_physical_offset // 6 * 2
+
+
+@pytest.mark.parametrize("hosts", [bytes(8), HOSTS_V6], ids=["v4", "v6"])
+@pytest.mark.parametrize("size", [100, 4096])
+def test_a_damaged_body_is_refused_and_may_be_sent_again(hosts: bytes, size: int) -> None:
+    master, third = master_with_body(hosts)
+    whole = log_bytes(master)
+    damaged = bytearray(whole)
+    damaged[third + 150] ^= 1
+    slave = opened()
+    replica = ReplicaLog(slave)
+    for _ in range(2):
+        with pytest.raises(DamagedMessage, match="the body does not match its CRC") as refused:
+            receive_all(replica, replica.end, memoryview(damaged)[replica.end :], size)
+        assert refused.value.physical_offset == third
+        assert slave.max_physical_offset == third, "what came before is stored and may be acknowledged"
+    receive_all(replica, third, memoryview(whole)[third:], size)
+    dispatch_all(replica)
+    assert_same(slave, master)
+
+
+@pytest.mark.parametrize("hosts", [bytes(8), HOSTS_V6], ids=["v4", "v6"])
+@pytest.mark.parametrize("accepts", ["everything", "this message", "another message"])
+def test_damage_of_the_master_itself_can_be_accepted(hosts: bytes, accepts: str) -> None:
+    master, third = master_with_body(hosts)
+    damaged = bytearray(log_bytes(master))
+    damaged[third + 150] ^= 1
+    slave = opened()
+    replica = ReplicaLog(slave, check_crc=accepts != "everything")
+    replica.accepted_damage = third if accepts == "this message" else 0
+    if accepts == "another message":
+        with pytest.raises(DamagedMessage):
+            replica.receive(0, memoryview(damaged))
+    else:
+        replica.receive(0, memoryview(damaged))
+        assert log_bytes(slave) == damaged
+
+
+@pytest.mark.parametrize("value", [-1, 0, 250, 1 << 30])
+def test_a_damaged_size_of_a_body_is_refused(value: int) -> None:
+    master, third = master_with_body(bytes(8))
+    damaged = bytearray(log_bytes(master))
+    damaged[third + 84 : third + 88] = value.to_bytes(4, "big", signed=True)
+    replica = ReplicaLog(opened())
+    if value == 0:
+        replica.receive(0, memoryview(damaged))  # a message without a body has no CRC
+    else:
+        with pytest.raises(DamagedMessage):
+            replica.receive(0, memoryview(damaged))

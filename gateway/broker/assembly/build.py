@@ -215,6 +215,7 @@ def _slave_parts(broker: Broker, links: PeerLinks, run_blocking: RunBlocking) ->
         times,
         links.open_secure,
         broker.replication.takeover.note_compared,
+        check_crc=settings.check_crc_in_slave,
     )
     return SlaveParts(lookup, follower, table_sync)
 

@@ -58,6 +58,13 @@ def replication_metrics(part: str, broker: Broker) -> Iterator[Metric]:
         meaning = "1 while a slave cannot copy its master until an operator decides"
         yield Metric("replication_trouble", float(bool(status.trouble)), meaning, "gauge", labels)
         behind = [(labels, status.behind_bytes, status.behind_ms)]
+        follower = broker.replication.follower
+        if follower is not None:
+            meaning = (
+                "messages of the master that a slave refused and fetched again, because their CRC was wrong"
+            )
+            refused = follower.damaged_messages
+            yield Metric("replication_damaged_messages_total", refused, meaning, labels=labels)
         if status.last_cut is not None:
             meaning = "bytes cut off because the master did not have them, the last time"
             yield Metric("replication_last_cut_bytes", status.last_cut.size_bytes, meaning, "gauge", labels)

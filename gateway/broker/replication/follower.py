@@ -20,8 +20,10 @@ acknowledgement names the end of whole messages that are in the mapped files, so
    (`Diverged`), the log is to be cut. If even the first one differs, the next connection compares more of them
    (`NothingEqual`). A log that has nothing in common with the master's is cut only if it is short: it may be the only
    copy of what a master has lost with its disk.
-4. Append what follows, and acknowledge after each read of the socket. Another task builds the queues, in slices of
-   `DISPATCH_MESSAGES`, so that no acknowledgement waits for that.
+4. Append what follows, and acknowledge after each read of the socket. A message whose body does not match its CRC is
+   refused, and asked for again over a new connection. If it is the same `MAX_REFUSALS` times, the master's log is
+   damaged there: the message is copied as it is, so that those after it get their second copy. Another task builds the
+   queues, in slices of `DISPATCH_MESSAGES`, so that no acknowledgement waits for that.
 
 A report of 0 means "from your last file" to an official master. So offset 0 is asked for as 1, and the byte before it
 is supplied here: a log begins with the size of a message below 16 MiB, whose first byte is 0.
@@ -54,6 +56,7 @@ from storage.errors import FlushFailed, StoreError, StoreFull
 from storage.replica_log import (
     COMPARED_BYTES,
     BadReplicaData,
+    DamagedMessage,
     Diverged,
     LogComparison,
     ReplicaGap,
@@ -71,6 +74,8 @@ CONNECT_TIMEOUT_S: Final = 5.0
 MIN_PAUSE_S: Final = 1.0
 MAX_PAUSE_S: Final = 5.0
 """Shortest and longest pause before the next connection. An official slave always pauses for 5 s."""
+MAX_REFUSALS: Final = 3
+"""Number of times that a damaged message is refused in a row."""
 CATCHING_UP_BYTES: Final = 4 << 20
 """Bytes that are missing at a slave which does nothing else before they are copied and readable."""
 MAX_DISCARDED_BYTES: Final = COMPARED_BYTES
@@ -252,9 +257,14 @@ class Follower:
         times: FollowerTimes = FollowerTimes(),
         open_secure: Opener | None = None,
         note_compared: Callable[[], None] = lambda: None,
+        check_crc: bool = True,
     ) -> None:
         self._store = store
-        self._log = ReplicaLog(store)
+        self._log = ReplicaLog(store, check_crc=check_crc)
+        self._damaged_at = -1
+        self._refusals = 0
+        self.damaged_messages = 0
+        """Number of messages that were refused because their body did not match its CRC."""
         self._note_compared = note_compared
         self.lookup = lookup
         self._open_transport = open_transport
@@ -340,6 +350,8 @@ class Follower:
                 self._compared_bytes = min(self._compared_bytes * MORE_COMPARED, MAX_COMPARED_BYTES)
             case CannotFollow():
                 self._note_trouble("cannot follow the master", trouble)
+            case DamagedMessage():
+                self._note_damaged(trouble)
             case BadReplicaData():
                 hint = "mappedFileSizeCommitLog must be the same at both brokers"
                 self._note_trouble("the master sent what cannot be appended", f"{trouble} ({hint})")
@@ -359,6 +371,19 @@ class Follower:
             extra = {"state": state, "master": self.master_address, "reason": self.reason}
             log.warning("a slave does not copy its master", extra=extra)
             self._logged = state
+
+    def _note_damaged(self, error: DamagedMessage) -> None:
+        """Count a message that was refused; accept it from now on if that did not help."""
+        self.damaged_messages += 1
+        self._refusals = self._refusals + 1 if error.physical_offset == self._damaged_at else 1
+        self._damaged_at = error.physical_offset
+        self.state, self.reason = "the master sent a damaged message", str(error)
+        extra = {"master": self.master_address, "physical_offset": error.physical_offset}
+        if self._refusals < MAX_REFUSALS:
+            log.error("damaged message of the master refused, it is fetched again", extra=extra)
+        else:
+            self._log.accepted_damage = error.physical_offset
+            log.error("log of the master is damaged, the message is copied as it is", extra=extra)
 
     async def _stop_copying(self, end: int, changed: trio.Event) -> None:
         """Have the service cut the log at an offset, and wait until it does, or another master is to be followed."""

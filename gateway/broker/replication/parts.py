@@ -41,10 +41,14 @@ class SlaveParts:
 
 
 class MasterFollower(Protocol):
-    """The part of a slave that copies its master's log. ``state`` says how that goes, ``reason`` why it does not."""
+    """The part of a slave that copies its master's log. ``state`` says how that goes, ``reason`` why it does not.
+
+    ``damaged_messages`` were refused since the start, because their body did not match its CRC.
+    """
 
     state: str
     reason: str
+    damaged_messages: int
 
     @property
     def master_address(self) -> str:

@@ -431,6 +431,31 @@ async def test_a_store_without_any_message_of_the_master_is_cut_only_if_it_is_sh
             assert pair.follower.cut_at == 0
 
 
+@pytest.mark.parametrize("times", [1, 2, 100])
+@virtual
+async def test_a_damaged_message_is_fetched_again(times: int, caplog: pytest.LogCaptureFixture) -> None:
+    master = opened()
+    for number in range(20):
+        master.append(NewMessage("t", 0, b"%d" % number * 100, b""))
+    place, commit_log = master.physical_offset_at("t", 0, 9), master.commit_log
+    byte = place - commit_log.base_of(place) + 100
+    commit_log.mapped_file(commit_log.base_of(place)).buffer[byte] ^= 1
+    async with world(master, opened()) as pair:
+        pair.start()
+        while pair.follower.damaged_messages < min(times, 3):
+            assert pair.slave.max_physical_offset <= place
+            assert all(report <= place for report in pair.master.reports)
+            await trio.sleep(0.1)
+        assert pair.follower.state == "the master sent a damaged message"
+        if times < 3:
+            commit_log.mapped_file(commit_log.base_of(place)).buffer[byte] ^= 1
+        await trio.sleep(20)
+        assert pair.is_equal()
+        assert pair.follower.damaged_messages == min(times, 3)
+        assert ("log of the master is damaged" in caplog.text) is (times == 100)
+        assert pair.follower.state == "copying"
+
+
 @virtual
 async def test_no_more_is_compared_than_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the master says, because the places of all compared messages are found in one step."""
