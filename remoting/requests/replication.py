@@ -61,7 +61,12 @@ class OpenReplicationReply(Header):
 
 
 class OpenReplication(Request[OpenReplicationReply], code=770_012):
-    """Return a ticket for one connection to the HA port, soon. Sent by a slave that has credentials."""
+    """Return a ticket for one connection to the HA port, soon. Sent by a slave that has credentials.
+
+    ``broker_id`` is the slave's, by which its master knows its connections; None from who only reads the log.
+    """
+
+    broker_id: i64 | None = None
 
 
 class GetReplicatedTables(Request[GetReplicatedTablesReply], code=770_010):

@@ -216,6 +216,7 @@ def _slave_parts(broker: Broker, links: PeerLinks, run_blocking: RunBlocking) ->
         links.open_secure,
         broker.replication.takeover.note_compared,
         check_crc=settings.check_crc_in_slave,
+        broker_id=broker.config.broker_id,
     )
     return SlaveParts(lookup, follower, table_sync)
 

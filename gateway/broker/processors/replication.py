@@ -72,7 +72,7 @@ def _raise_offsets(broker: Broker, key: str, queues: Mapping[int, int]) -> None:
 @OpenReplication.on(handlers)
 def open_replication(broker: Broker, request: OpenReplication) -> OpenReplicationReply:
     """Let a slave that access control has let through copy the log."""
-    return OpenReplicationReply(ticket=broker.replication.server.access.issue_ticket())
+    return OpenReplicationReply(ticket=broker.replication.server.access.issue_ticket(request.broker_id))
 
 
 @ResetMasterFlushOffset.on(handlers)

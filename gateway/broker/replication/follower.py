@@ -258,6 +258,7 @@ class Follower:
         open_secure: Opener | None = None,
         note_compared: Callable[[], None] = lambda: None,
         check_crc: bool = True,
+        broker_id: int | None = None,
     ) -> None:
         self._store = store
         self._log = ReplicaLog(store, check_crc=check_crc)
@@ -266,6 +267,7 @@ class Follower:
         self.damaged_messages = 0
         """Number of messages that were refused because their body did not match its CRC."""
         self._note_compared = note_compared
+        self._broker_id = broker_id
         self.lookup = lookup
         self._open_transport = open_transport
         self._open_secure = open_secure or open_transport
@@ -461,7 +463,8 @@ class Follower:
 
     async def _ask_ticket(self, connection: Connection) -> str | None:
         try:
-            return (await connection.ask(OpenReplication(), sign=self._sign)).ticket
+            request = OpenReplication(broker_id=self._broker_id)
+            return (await connection.ask(request, sign=self._sign)).ticket
         except RequestError as error:
             if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise

@@ -73,7 +73,7 @@ class HaAccess:
         self._has_access_control = has_access_control
         self._acceptor = acceptor
         self._now = now
-        self._tickets: dict[bytes, float] = {}
+        self._tickets: dict[bytes, tuple[float, int | None]] = {}
 
     async def accept(self, transport: SocketTransport) -> Transport:
         """Return the transport for a new peer, with TLS over it if the peer uses that. Raises OSError."""
@@ -81,15 +81,20 @@ class HaAccess:
             return transport
         return await self._acceptor.accept(transport, allows_plain=self._is_listed(transport.remote[0]))
 
-    def issue_ticket(self) -> str:
-        """Return a new ticket, for a sender whom access control has let through."""
+    def issue_ticket(self, broker_id: int | None = None) -> str:
+        """Return a new ticket, for a sender whom access control has let through, with the id that it names."""
         now_s = self._now()
-        self._tickets = {ticket: end_s for ticket, end_s in self._tickets.items() if end_s > now_s}
+        self._tickets = {ticket: issued for ticket, issued in self._tickets.items() if issued[0] > now_s}
         while len(self._tickets) >= MAX_TICKETS:
             del self._tickets[next(iter(self._tickets))]
         ticket = secrets.token_bytes(TICKET_BYTES)
-        self._tickets[ticket] = now_s + TICKET_S
+        self._tickets[ticket] = now_s + TICKET_S, broker_id
         return ticket.hex()
+
+    def find_broker_id(self, opening: bytes) -> int | None:
+        """Return the broker id for which the ticket of an opening was issued; None without one. Ask before using it."""
+        ticket = opening[len(PREFACE) : len(PREFACE) + TICKET_BYTES]
+        return self._tickets[ticket][1] if opening.startswith(PREFACE) and ticket in self._tickets else None
 
     def read_opening(self, opening: bytes, host: str) -> bytes | None:
         """Return the bytes after the opening of a connection, None while more are needed to decide.
@@ -112,7 +117,7 @@ class HaAccess:
     def _redeem(self, ticket: bytes) -> bool:
         """Use a ticket up; return True if it proves something."""
         valid = [known for known in self._tickets if hmac.compare_digest(known, ticket)]
-        is_in_time = any(self._tickets.pop(known) > self._now() for known in valid)
+        is_in_time = any(self._tickets.pop(known)[0] > self._now() for known in valid)
         return is_in_time and self._has_access_control
 
     def _is_admitted_by_address(self, host: str) -> bool:

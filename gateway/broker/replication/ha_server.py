@@ -215,9 +215,8 @@ class HaServer:
         """Serve a slave that has reported where its log ends."""
         now_s, host = trio.current_time(), session.replica.remote[0]
         for other in self._serving:
-            if other.replica.remote[0] == host:
-                other.replica.doubt(now_s)
-                other.count()
+            other.replica.make_room_for(session.replica, now_s)
+            other.count()
         was_sent_before = start <= self._sent_to_host.get(host, 0)
         wait_s = (
             0.0
@@ -347,9 +346,11 @@ class _Session:
         try:
             if self._opening is not None:
                 self._opening += data
+                broker_id = self._server.access.find_broker_id(self._opening)
                 rest = self._server.access.read_opening(self._opening, self._transport.remote[0])
                 if rest is None:
                     return
+                self.replica.broker_id = broker_id
                 self._only_reads = only_reads(self._opening)
                 self._opening, data = None, rest
             offset = self._reports.feed(data)
@@ -409,7 +410,9 @@ class _Session:
             return
         if self._progress is None:
             host, port = replica.remote[:2]
-            self._progress = rule.join(f"{host}:{port}", replica.acknowledged)
+            is_known = replica.broker_id is not None
+            slave = f"id {replica.broker_id}" if is_known else f"{host}:{port}"
+            self._progress = rule.join(slave, replica.acknowledged, is_known=is_known)
         if replica.start is not None and replica.acknowledged > replica.start:
             rule.acknowledge(self._progress, replica.acknowledged)
 

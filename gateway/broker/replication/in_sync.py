@@ -4,6 +4,10 @@ Each slave counts once, however many connections it has: a slave that connects a
 HA server calls `join` with a slave's first report, `acknowledge` for bytes that it was sent on the same connection,
 and `leave` when the connection closes. After each, listeners get the position that enough slaves have.
 
+A slave that does not say who it is may be connected from two addresses. So no more of these connections count than
+there are registered slaves besides the known ones, but at least one. Which of them are doubles cannot be told, so the
+others must have a message as well. While the namesrv has not said who is registered, all count.
+
 Which slaves are enough:
 
 - ``inSyncReplicas`` unset: one slave. While none is connected, or all are at least ``haSlaveFallbehindMax`` bytes
@@ -45,13 +49,14 @@ class SlaveProgress:
     """The newest connection of one slave.
 
     ``position`` is the end of its log as it reported it last, ``acknowledged`` the end of what it acknowledged of the
-    bytes that this connection sent, 0 before the first acknowledgement.
+    bytes that this connection sent, 0 before the first acknowledgement. ``is_known``: the slave said which one it is.
     """
 
-    __slots__ = ("acknowledged", "position", "slave")
+    __slots__ = ("acknowledged", "is_known", "position", "slave")
 
-    def __init__(self, slave: str, position: int) -> None:
+    def __init__(self, slave: str, position: int, is_known: bool) -> None:
         self.slave = slave
+        self.is_known = is_known
         self.position = position
         self.acknowledged = 0
 
@@ -77,9 +82,9 @@ class InSyncRule:
 
     # -- slaves ---------------------------------------------------------------------------------------------------
 
-    def join(self, slave: str, position: int) -> SlaveProgress:
+    def join(self, slave: str, position: int, *, is_known: bool = False) -> SlaveProgress:
         """Count a connected slave, whose log ends at ``position``; its older connection counts no more."""
-        progress = self._slaves[slave] = SlaveProgress(slave, position)
+        progress = self._slaves[slave] = SlaveProgress(slave, position, is_known)
         self._note_change()
         return progress
 
@@ -109,8 +114,22 @@ class InSyncRule:
     @property
     def in_sync_count(self) -> int:
         """The number of replicas that are in sync, this master included."""
-        count = 1 + sum(map(self.is_in_sync, self._slaves.values()))
+        count = 1 + self._distinct([slave for slave in self._slaves.values() if self.is_in_sync(slave)])
         return count if self.alive_replicas is None else min(count, self.alive_replicas)
+
+    @property
+    def _double_count(self) -> int:
+        """The number of unknown connections that may be a second one of a slave."""
+        if self.alive_replicas is None:
+            return 0
+        unknown = sum(not slave.is_known for slave in self._slaves.values())
+        known = len(self._slaves) - unknown
+        return max(0, unknown - max(1, self.alive_replicas - 1 - known))
+
+    def _distinct(self, connections: list[SlaveProgress]) -> int:
+        """Return how many slaves these connections are of, at least."""
+        unknown = sum(not slave.is_known for slave in connections)
+        return len(connections) - unknown + max(min(1, unknown), unknown - self._double_count)
 
     @property
     def required_copies(self) -> int:
@@ -126,8 +145,11 @@ class InSyncRule:
         required_slaves = self.required_copies - 1
         if required_slaves <= 0:
             return self._log_end()
-        acknowledged = sorted((slave.acknowledged for slave in self._slaves.values()), reverse=True)
-        return acknowledged[required_slaves - 1] if len(acknowledged) >= required_slaves else 0
+        slaves = sorted(self._slaves.values(), key=lambda slave: slave.acknowledged, reverse=True)
+        for count in range(required_slaves, len(slaves) + 1):
+            if self._distinct(slaves[:count]) >= required_slaves:
+                return slaves[count - 1].acknowledged
+        return 0
 
     # -- the rule of the answer gate ------------------------------------------------------------------------------
 

@@ -6,9 +6,11 @@ The rules are stricter than those of the official master, where any peer of the 
 - What a slave says it has when it connects is no acknowledgement: this master did not send it those bytes, and they may
   be of another master. Answers that wait at that moment wait for a message that the slave claims to have, so it does
   not count before they have left (`Replica.begin`).
-- One slave counts once. Slaves do not say who they are, but each has one connection at a time. When a connection comes
-  from the host of an older one, the older one may be of the same slave, whose end has not been noticed yet: it does not
-  count until it shows that it lives on, by acknowledging bytes that were sent later (`Replica.doubt`).
+- One slave counts once. One of this project says its broker id with its ticket, and its newest connection counts.
+  Official slaves do not say who they are, but each has one connection at a time. When a connection comes from the host
+  of an older one, the older one may be of the same slave, whose end has not been noticed yet: it does not count until
+  it shows that it lives on, by acknowledging bytes that were sent later (`Replica.doubt`). A slave may also have
+  several addresses, so no more of them count than are registered (`InSyncRule`).
 """
 
 from math import floor, inf
@@ -30,13 +32,14 @@ class Replica:
 
     ``start`` is the first offset sent, None until the slave has said where it is; ``sent`` and ``acknowledged`` are the
     ends of what it was sent and of what it acknowledged. ``counted`` is True while its acknowledgements count,
-    ``in_sync`` False since it was found far behind.
+    ``in_sync`` False since it was found far behind. ``broker_id`` is None for a slave that does not say it.
     """
 
     __slots__ = (
         "_proof_offset",
         "_proof_s",
         "acknowledged",
+        "broker_id",
         "connected_s",
         "counted",
         "in_sync",
@@ -50,6 +53,7 @@ class Replica:
 
     def __init__(self, remote: Address, now_s: float) -> None:
         self.remote = remote
+        self.broker_id: int | None = None
         self.connected_s = self.last_report_s = self.last_sent_s = now_s
         self.start: int | None = None
         self.sent = 0
@@ -80,12 +84,25 @@ class Replica:
         if not self.counted and (offset > self._proof_offset or now_s > self._proof_s):
             self.counted = True
 
+    def make_room_for(self, newer: "Replica", now_s: float) -> None:
+        """Count this connection no longer if another one may be of the same slave, and for ever if it is."""
+        if self.may_be_of_slave_of(newer):
+            self.doubt(now_s)
+            if self.broker_id is not None and self.broker_id == newer.broker_id:
+                self._proof_offset = self._proof_s = inf
+
     def doubt(self, now_s: float) -> None:
         """Count this connection no longer until it shows that it lives on: another one came from its host."""
         if self.counted:
             self.counted = False
             self._proof_offset = self.sent
         self._proof_s = max(self._proof_s, now_s + PROOF_OF_LIFE_S)
+
+    def may_be_of_slave_of(self, other: "Replica") -> bool:
+        """Return True if two connections may be of the same slave."""
+        if self.broker_id is not None and other.broker_id is not None:
+            return self.broker_id == other.broker_id
+        return self.remote[0] == other.remote[0]
 
     def bytes_behind(self, end: int) -> int:
         """Return the bytes of a log that ends at ``end`` which the slave has not acknowledged."""

@@ -61,6 +61,17 @@ def test_a_reader_needs_a_ticket_as_well():
         guarded.read_opening(opening + REPORT, HOST)
 
 
+def test_a_ticket_names_the_slave_until_it_is_used():
+    guarded = access(has_access_control=True)
+    opening = encode_preface(guarded.issue_ticket(3)) + REPORT
+    assert guarded.find_broker_id(opening[:20]) is None
+    assert guarded.find_broker_id(opening) == 3
+    assert guarded.read_opening(opening, HOST) == REPORT
+    assert guarded.find_broker_id(opening) is None
+    assert guarded.find_broker_id(encode_preface(guarded.issue_ticket()) + REPORT) is None
+    assert guarded.find_broker_id(REPORT) is None
+
+
 def test_an_opening_may_come_in_pieces():
     guarded = access(has_access_control=True)
     opening = encode_preface(guarded.issue_ticket()) + REPORT

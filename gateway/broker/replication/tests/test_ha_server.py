@@ -362,6 +362,30 @@ async def test_two_connections_of_one_host_count_once_until_both_live() -> None:
             await until(lambda: list(master.rule.acknowledged.values()) == [master.end] * 2)
 
 
+@real_time
+async def test_connections_of_one_slave_of_ours_count_once_and_those_of_two_at_once() -> None:
+    async with (
+        running_master() as master,
+        connected(master.listener) as first,
+        connected(master.listener) as second,
+        connected(master.listener) as other,
+    ):
+        end = master.append(3)
+        for broker_id, slave in ((1, first), (1, second), (2, other)):
+            await slave.stream.send_all(encode_preface(master.server.access.issue_ticket(broker_id)))
+            await slave.report(0)
+            await slave.read_until(end)
+        await until(lambda: master.rule.acknowledged == {"id 1": end, "id 2": end})
+        master.append()
+        for slave in (first, second, other):
+            await slave.read_until(master.end)
+        await until(lambda: master.rule.acknowledged == {"id 1": master.end, "id 2": master.end})
+        assert master.rule.in_sync_count == 3
+        await first.stream.aclose()
+        await until(lambda: len(master.server.replicas) == 2)
+        assert master.rule.acknowledged == {"id 1": master.end, "id 2": master.end}
+
+
 # -- who is not served --
 
 

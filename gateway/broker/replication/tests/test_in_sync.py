@@ -101,6 +101,44 @@ def test_a_slave_counts_once_and_with_its_newest_connection():
     assert (master.rule.replicated_position, master.rule.in_sync_count) == (0, 2)
 
 
+def test_a_slave_with_two_addresses_counts_once_if_one_is_registered():
+    master = Master(in_sync_replicas=3)
+    first, second = master.rule.join("10.0.0.2:5", 0), master.rule.join("10.7.0.2:6", 0)
+    master.rule.acknowledge(first, 40)
+    master.rule.acknowledge(second, 50)
+    assert master.rule.replicated_position == 40, "who is registered is not known yet"
+    master.rule.alive_replicas = 2
+    assert (master.rule.replicated_position, master.rule.in_sync_count) == (0, 2)
+    third = master.rule.join("10.0.0.3:7", 0)
+    master.rule.alive_replicas = 3
+    assert (master.rule.replicated_position, master.rule.in_sync_count) == (0, 3), (
+        "one of the three is a double"
+    )
+    master.rule.acknowledge(third, 30)
+    assert master.rule.replicated_position == 30
+    master.rule.leave(second)
+    assert master.rule.replicated_position == 30
+
+
+def test_one_required_slave_is_any_even_if_a_double_is_connected():
+    master = Master(in_sync_replicas=2)
+    master.rule.alive_replicas = 2
+    master.rule.join("10.0.0.2:5", 0)
+    master.rule.acknowledge(master.rule.join("10.7.0.2:6", 0), 50)
+    assert master.rule.replicated_position == 50
+
+
+def test_slaves_that_say_who_they_are_need_no_registration():
+    master = Master(in_sync_replicas=3)
+    master.rule.alive_replicas = 1
+    master.rule.acknowledge(master.rule.join("id 1", 0, is_known=True), 40)
+    master.rule.acknowledge(master.rule.join("id 2", 0, is_known=True), 30)
+    assert master.rule.replicated_position == 30
+    for address in ("10.0.0.2:5", "10.7.0.2:6"):
+        master.rule.acknowledge(master.rule.join(address, 0), 90)
+    assert master.rule.replicated_position == 40, "the two are of one slave, perhaps"
+
+
 @pytest.mark.parametrize("required", [1, 2, 3, 5])
 def test_an_explicit_number_counts_the_master_and_waits_also_without_slaves(required):
     master = Master(in_sync_replicas=required)
