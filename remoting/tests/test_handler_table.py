@@ -356,3 +356,20 @@ def test_guards_are_applied_again_to_the_same_table():
     guarded.apply_guards()
     assert guarded.by_code is by_code
     assert by_code == plain
+
+
+def test_guards_are_asked_only_when_they_are_applied():
+    asked, applied = [], []
+
+    def guard(code, handler):
+        asked.append(handler)
+        return lambda connection, command: handler(connection, command)
+
+    def serve(connection, command):
+        return b"served"
+
+    guarded = GuardedHandlers({1: serve}, (guard,), lambda handlers: applied.append(handlers.guards_of(1)))
+    assert guarded.guards_of(1) == [guard]
+    assert (asked, applied) == ([serve], [[guard]])
+    guarded.replace({1: serve}, ())
+    assert (asked, applied) == ([serve], [[guard], []])
