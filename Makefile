@@ -10,6 +10,9 @@
 #   make planted-replication           defects of replication: the simulation must notice
 #   make planted-deviations            deviations from the protocol: the conformance cases must notice
 #   make pairings                      masters and slaves of every kind as processes, through faults (as root)
+#   make native-fuzz FRAMES=10000000   the same frames to brokers with and without native sends
+#   make native-sanitizers             the same, with AddressSanitizer and UndefinedBehaviorSanitizer
+#   make planted-native                defects of the C sources: these tests must notice
 #   make power-cut ROUNDS=10           power cuts under a broker that is sent messages (as root)
 PYTHON ?= python3
 VENV := .venv
@@ -32,7 +35,7 @@ IMAGE ?= yes
 COMPILE := $(BIN)/python -m compileall -q $(PACKAGES)
 MORE = $(if $(ARGS),-- $(ARGS))
 
-.PHONY: serve native wheel wheels image test check runs run unit types lint format compat compat-official compat-image spark-delta spark-env fuzz laws simulate planted planted-replication planted-deviations power-cut pairings \
+.PHONY: serve native wheel wheels image test check runs run unit types lint format compat compat-official compat-image spark-delta spark-env fuzz laws simulate planted planted-replication planted-deviations planted-native native-fuzz native-sanitizers power-cut pairings \
   bench bench-shadow bench-isolation bench-processes bench-replication bench-scale bench-security bench-upkeep bench-spark docs docs-serve clean
 
 serve: $(VENV)/serve
@@ -106,6 +109,16 @@ planted-replication: $(VENV)/dev
 # The same with deviations from the protocol, which conformance cases must notice: compat_tests/README.md
 planted-deviations: $(VENV)/dev
 	$(BIN)/python -m compat_tests.tests.planting $(ARGS)
+
+# Native sends against Python's: docs/explanation/native-sends.md
+native-fuzz: $(VENV)/dev
+	$(BIN)/python -m gateway.tests.native_sends --seed $(SEED) --frames $(FRAMES) $(ARGS)
+
+native-sanitizers: $(VENV)/dev
+	$(BIN)/python -m gateway.tests.native_sends.sanitized --frames $(FRAMES) $(ARGS)
+
+planted-native: $(VENV)/dev
+	$(BIN)/python -m gateway.tests.native_sends.planting $(ARGS)
 
 # Power cuts under our broker and the official one, on a loop device; needs Linux and root
 power-cut: $(VENV)/dev

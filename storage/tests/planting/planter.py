@@ -44,6 +44,9 @@ COPIED: Final = (
     "acceptance",
     "tools",
     "spark",
+    "native",
+    "rocketmq_native.py",
+    "setup.py",
     "conftest.py",
     "pyproject.toml",
     "conf",
@@ -51,6 +54,8 @@ COPIED: Final = (
 """Files and folders that the tests need."""
 TIMEOUT_S: Final = 600
 SEED: Final = "0"
+CRASHES: Final = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT)
+"""Signals that end a process whose C code goes wrong: the test that runs then has noticed."""
 _running: Final[set["subprocess.Popen[str]"]] = set()
 
 
@@ -102,6 +107,13 @@ def copy_tree(target: Path) -> None:
             shutil.copy(source, target / name)
 
 
+def build_native(root: Path) -> None:
+    """Build the C extension from the sources of a copy. Raises CalledProcessError."""
+    command = [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"]
+    environment = {**os.environ, "ROCKETMQ_NATIVE": "require"}
+    subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=True)
+
+
 def run_tests(root: Path, tests: Sequence[str], timeout_s: float = TIMEOUT_S) -> TestRun:
     """Run tests in a copy of the tree, up to the first failure."""
     command = [sys.executable, "-m", "pytest", "-v", "-x", "-p", "no:cacheprovider", "-p", "no:xdist"]
@@ -149,6 +161,8 @@ def judge(status: int, output: str) -> TestRun:
     failed = re.search(r"^FAILED (.+?)( - |$)", output, re.MULTILINE)
     if status == 0:
         return TestRun(Result.MISSED, "", output)
+    if -status in CRASHES:
+        return TestRun(Result.CAUGHT, find_last_started(output), output)
     if status == 1 and failed:
         return TestRun(Result.CAUGHT, failed[1], output)
     return TestRun(Result.BROKEN, "", output)
@@ -168,6 +182,12 @@ def plant(defect: Defect, tests: Sequence[str]) -> Outcome:
         copy_tree(root)
         for path, text in defect.changed_files(root).items():
             path.write_text(text, "utf-8")
+        if any(edit.path.startswith("native/") for edit in defect.edits):
+            try:
+                build_native(root)
+            except subprocess.CalledProcessError as error:
+                run = TestRun(Result.BROKEN, "", error.stderr)
+                return Outcome(defect.name, run, time.monotonic() - begin)
         run = run_tests(root, tests)
     return Outcome(defect.name, run, time.monotonic() - begin)
 
