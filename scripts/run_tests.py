@@ -85,6 +85,29 @@ SHADOW_FILES: Final = [
     "clients",
 ]
 """Case files that may answer differently behind the shadow gateway: the wire, addresses and ids, stock clients."""
+SEND_FILES: Final = [
+    "wire",
+    "protocol",
+    "malformed",
+    "send",
+    "replies",
+    "pull",
+    "pop",
+    "query",
+    "statistics",
+    "timer",
+    "transactions",
+]
+"""Case files that send plain messages, for a server without native sends."""
+SEND_UNITS: Final = [
+    "remoting",
+    "gateway/broker/requests",
+    "gateway/broker/messages",
+    "gateway/broker/limits",
+    "gateway/broker/assembly",
+    "gateway/tests/test_simulation.py",
+]
+"""Unit tests of what a send passes."""
 IMAGE_FILES: Final = ["wire", "protocol", "send", "pull", "namesrv", "java_send"]
 """Case files that may answer differently in a container: addresses, the wire, stock clients."""
 
@@ -173,7 +196,7 @@ def _pytest(*arguments: str) -> list[str]:
 def _cases(name: str, text: str, endpoint: str, selection: Sequence[str], files: Sequence[str] = ()) -> Run:
     """Return a run of conformance cases on one endpoint, with its second try."""
     paths = [f"compat_tests/cases/test_{file}.py" for file in files] or ["compat_tests/cases"]
-    if endpoint == "ours":
+    if endpoint == "ours" and not files:
         paths.append("acceptance")
     common = ["-o", f"cache_dir=.pytest_cache/{name}", "--endpoint", endpoint]
     return Run(
@@ -197,6 +220,11 @@ def _spark(name: str, text: str, endpoint: str, paths: Sequence[str]) -> Run:
         _pytest(*paths, *common),
         _pytest(SPARK_CASES, *common, "--last-failed", "--last-failed-no-failures=none"),
     )
+
+
+def _in_python(run: Run) -> Run:
+    """Return the run without the C extension, which all other runs have where it is built."""
+    return replace(run, environment=lambda: {"ROCKETMQ_NATIVE": "off"})
 
 
 def _without_kills() -> list[str]:
@@ -234,6 +262,8 @@ def _runs() -> list[Run]:
     spark_units = ["spark", "--ignore", SPARK_CASES, "-o", "cache_dir=.pytest_cache/unit-spark"]
     # Hypothesis tells a story that failed again, so that chance lets none pass at the second try.
     unit_cache = ["-o", "cache_dir=.pytest_cache/unit"]
+    python_cache = ["-o", "cache_dir=.pytest_cache/unit-python"]
+    fuzz = [python, "-m", "tools.fuzz", "--busy", "--seed", "1"]
     return [
         Run("format", "formatting (ruff)", [str(tools / "ruff"), "format", "--check", "."]),
         Run("lint", "lint (ruff)", [str(tools / "ruff"), "check", "."]),
@@ -270,7 +300,22 @@ def _runs() -> list[Run]:
         Run(
             "fuzz",
             "mutated requests against namesrv, broker and shadow gateway, and the corpus",
-            [python, "-m", "tools.fuzz", "--busy", "--seed", "1", "--frames", str(FUZZED_FRAMES)],
+            [*fuzz, "--frames", str(FUZZED_FRAMES)],
+        ),
+        _in_python(
+            Run(
+                "unit-python",
+                "unit tests of what a send passes, without the C extension",
+                _pytest(*SEND_UNITS, *python_cache, "--numprocesses", "2"),
+                _pytest(*SEND_UNITS, *python_cache, "--last-failed", "--last-failed-no-failures=none"),
+            )
+        ),
+        _in_python(
+            Run(
+                "fuzz-python",
+                "mutated requests against a broker without the C extension",
+                [*fuzz, "--frames", str(FUZZED_FRAMES // 2), "--against", "broker"],
+            )
         ),
         Run(
             "installs",
@@ -294,6 +339,11 @@ def _runs() -> list[Run]:
             "compat-official", "conformance suite on the official server (Java, Maven)", "official", shared
         ),
         _cases("compat-ours", "conformance suite on our server", "ours", shared),
+        _in_python(
+            _cases(
+                "compat-python", "sends on our server, without the C extension", "ours", shared, SEND_FILES
+            )
+        ),
         _spark("spark-ours", "Spark's cases on our server (Java)", "ours", _without_kills()),
         _before_release(
             _cases(
@@ -323,6 +373,15 @@ def _runs() -> list[Run]:
             )
         ),
         _cases("restarts-ours", "cases that stop or reconfigure our server", "ours", stopping),
+        _in_python(
+            _cases(
+                "restarts-python",
+                "kills of our server, without the C extension",
+                "ours",
+                stopping,
+                ["restart"],
+            )
+        ),
         Run(
             "interchange",
             "store files opened in turns with the official broker (Java)",
