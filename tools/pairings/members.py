@@ -163,6 +163,10 @@ class OfficialMember:
             "inSyncReplicas": "2",
         }
 
+    def use_jvm(self, options: str) -> None:
+        """Start the broker with other JVM options from now on."""
+        self._endpoint.jvm = options
+
     def _is_listed(self, address: str) -> bool:
         return address in members(self._namesrv).values()
 
