@@ -41,9 +41,18 @@ class SenderLoad:
         self._busy: set[int] = set()
         self._threads: list[threading.Thread] = []
 
-    def add(self, producer: int, send: Send, pause_s: float) -> None:
-        """Start a sender; it waits until the load is resumed."""
-        thread = threading.Thread(target=self._run, args=(producer, send, pause_s), daemon=True)
+    def add(
+        self, producer: int, send: Send, pause_s: float, close: Callable[[], None] = lambda: None
+    ) -> None:
+        """Start a sender, which waits until the load is resumed; `close` is called at its end."""
+
+        def run() -> None:
+            try:
+                self._run(producer, send, pause_s)
+            finally:
+                close()
+
+        thread = threading.Thread(target=run, daemon=True)
         self._threads.append(thread)
         thread.start()
 
@@ -107,11 +116,15 @@ class TypedSender:
         try:
             reply = self._connection.ask(send_request(TOPIC, body, queue_id=queue_id))
         except FAILURES:
-            connection, self._connection = self._connection, None
-            with suppress(*FAILURES):
-                connection.close()
+            self.close()
             raise
         self._history.note_answer(body, reply.queue_offset, reply.code)
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(*FAILURES):
+                connection.close()
 
 
 class JavaSender:

@@ -190,7 +190,8 @@ class Pairing:
             eventually(lambda: has_route(namesrv, TOPIC), 40)
         self._send_backlog()
         for number in range(SENDERS):
-            self._load.add(number, TypedSender(self._namesrv, self._history).send, 0.003)
+            sender = TypedSender(self._namesrv, self._history)
+            self._load.add(number, sender.send, 0.003, sender.close)
         if not self._is_short:
             for version in LINES:
                 self._start_java(version)
