@@ -9,7 +9,7 @@ import trio
 
 from gateway.auth.request_needs import NeedContext
 from gateway.broker.assembly.build import BrokerBuilder
-from gateway.broker.assembly.metrics import broker_metrics
+from gateway.broker.assembly.metrics import broker_metrics, native_metrics
 from gateway.broker.assembly.registration import OpenConnection, Registrar
 from gateway.broker.assembly.role_control import RoleLinks
 from gateway.broker.assembly.saved_role import SavedRole
@@ -167,6 +167,7 @@ class LocalBrokers:
         """Yield the metrics of each broker; None wherever other tasks may run in between."""
         for service in self.services:
             yield from connection_metrics(service.tasks.part, service.server)
+            yield from native_metrics(service.tasks.part, service.native_sends, service.broker.stats)
             if service.is_open:
                 yield from _while_open(service)
 

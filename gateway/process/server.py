@@ -5,7 +5,7 @@ same `Server` with one broker and a link to their supervisor.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Protocol
 
 import trio
@@ -271,7 +271,7 @@ def log_start(
         else:
             where, durability = broker.store.store_path_root_dir, broker.store.flush_disk_type
         log.info("store", extra={"broker": broker.replica_name, "directory": where, "durability": durability})
-    for state, names in _native_states(config.brokers).items():
+    for state, names in _native_states(config).items():
         log.info("native sends", extra={"brokers": ", ".join(names), "state": state})
     log.info(
         "security", extra={"tls": describe_tls(config.tls), "access_control": describe_access(config.auth)}
@@ -292,18 +292,31 @@ def _suggest_processes(config: ServeConfig) -> None:
     log.info("cores", extra={"usable": cores, "used": 1, "do": MORE_CORES.format(brokers=brokers)})
 
 
-def _native_states(brokers: Iterable[BrokerConfig]) -> dict[str, list[str]]:
+def _native_states(config: ServeConfig) -> dict[str, list[str]]:
     """Return in words whether the C extension serves plain sends, with the names of the brokers of which it is true."""
     states: dict[str, list[str]] = {}
-    for broker in brokers:
-        states.setdefault(describe_native(broker), []).append(broker.replica_name)
+    for broker in config.brokers:
+        states.setdefault(describe_native(broker, config.auth), []).append(broker.replica_name)
     return states
 
 
-def describe_native(broker: BrokerConfig) -> str:
-    """Return in words whether the C extension serves a broker's plain sends."""
-    reason = "nativeSends=off" if broker.flow.native_sends == "off" else native_absence()
-    return f"off, {reason}; Python serves them" if reason else "on"
+def describe_native(broker: BrokerConfig, auth: AuthConfig) -> str:
+    """Return in words whether the C extension serves a broker's plain sends.
+
+    `FlowControl.limits_on_plain_sends` decides, and may decide otherwise later; the metric `native_sends_on` says so.
+    """
+    flow = broker.flow
+    if flow.native_sends == "off":
+        reason = "nativeSends=off"
+    elif absence := native_absence():
+        reason = absence
+    elif auth.acl_enable or auth.authentication_enabled:
+        reason = "access control looks at each"
+    elif flow.send_quota_messages or flow.send_quota_bytes:
+        reason = "quotas look at each"
+    else:
+        return "on"
+    return f"off, {reason}; Python serves them"
 
 
 def describe_tls(tls: TlsConfig) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from gateway.broker.assembly.consumer_lag import ConsumerLags
+from gateway.broker.assembly.native_sends import NativeSends
 from gateway.broker.assembly.official_metrics import (
     MILLISECONDS,
     Labels,
@@ -19,6 +20,7 @@ from gateway.broker.assembly.official_metrics import (
 from gateway.broker.broker import Broker
 from gateway.broker.pop.reviver import Reviver
 from gateway.broker.replication.status import replication_status
+from gateway.broker.statistics.traffic_stats import BrokerStats
 from gateway.config.replication import Role
 from gateway.runtime.metrics import Distribution, Metric
 from storage.store import MessageStore
@@ -76,6 +78,21 @@ def replication_metrics(part: str, broker: Broker) -> Iterator[Metric]:
         yield Metric("replication_behind_bytes", behind_bytes, meaning, "gauge", slave_labels)
         meaning = "age of the oldest message that a slave does not have, in ms; -1 while unknown"
         yield Metric("replication_behind_ms", behind_ms, meaning, "gauge", slave_labels)
+
+
+def native_metrics(part: str, native_sends: NativeSends, stats: BrokerStats) -> Iterator[Metric]:
+    """Yield how many sends the C extension took, and whether it takes any now."""
+    labels, stored = {"part": part}, sum(count.requests for count in stats.stored.values())
+    meaning = "plain sends that the C extension took"
+    yield Metric("native_sends_total", native_sends.frames, meaning, labels=labels)
+    # The counts of a slave that becomes master begin anew.
+    share = min(1.0, native_sends.frames / stored) if stored else 0.0
+    yield Metric(
+        "native_sends_share", share, "their share of all requests that stored messages", "gauge", labels
+    )
+    is_on = float(native_sends.take is not None)
+    meaning = "1 while plain sends are taken, 0 while each is looked at, or without the extension"
+    yield Metric("native_sends_on", is_on, meaning, "gauge", labels)
 
 
 def broker_metrics(part: str, broker: Broker) -> Iterator[Sample]:

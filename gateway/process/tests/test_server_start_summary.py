@@ -10,7 +10,7 @@ from gateway.config.auth import AuthConfig
 from gateway.config.process import NamesrvConfig, ProcessConfig, ServeConfig
 from gateway.config.tls import TlsConfig
 from gateway.process import server
-from gateway.process.server import describe_access, describe_tls, log_start
+from gateway.process.server import describe_access, describe_native, describe_tls, log_start
 from gateway.runtime.logs import KeyValueFormatter
 from gateway.tests.configs import broker_config
 
@@ -57,6 +57,21 @@ def test_server_says_whether_sends_are_native(lines, monkeypatch, mode, absence,
     log_start(ServeConfig(brokers=(broker,)), None, {"broker-a": "127.0.0.1:10911"}, None)
     (line,) = [line for line in lines() if " native sends " in line]
     assert line.endswith(f" native sends brokers=broker-a state={state}")
+
+
+@pytest.mark.parametrize(
+    ("auth", "settings", "reason"),
+    [
+        (AuthConfig(acl_enable=True), {}, "access control looks at each"),
+        (AuthConfig(authentication_enabled=True), {}, "access control looks at each"),
+        (AuthConfig(), {"send_quota_messages": 5}, "quotas look at each"),
+        (AuthConfig(), {"send_quota_bytes": 5}, "quotas look at each"),
+    ],
+)
+def test_server_says_what_looks_at_each_send(monkeypatch, auth, settings, reason):
+    monkeypatch.setattr(server, "native_absence", lambda: "")
+    assert describe_native(broker_config(**settings), auth) == f"off, {reason}; Python serves them"
+    assert describe_native(broker_config(pull_quota_bytes=5), AuthConfig()) == "on"
 
 
 def test_brokers_with_other_settings_have_lines_of_their_own(lines, monkeypatch):

@@ -2,10 +2,11 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from gateway.broker.assembly.metrics import broker_metrics
+from gateway.broker.assembly.metrics import broker_metrics, native_metrics
 from gateway.broker.consumers.client_registry import GroupMember
 from gateway.broker.statistics.stored_counts import MessageType
 from gateway.broker.statistics.traffic_stats import BrokerStats
@@ -50,6 +51,31 @@ def test_all_series_name_cluster_and_broker(world):
     node = {"cluster": config.broker_cluster_name, "node_type": "broker", "node_id": config.broker_name}
     assert len(official) > 10
     assert all(node.items() <= each.labels.items() for each in official)
+
+
+class Taker:
+    """Stands for `NativeSends`."""
+
+    frames = 0
+    take: Any = None
+
+
+def test_native_sends_and_their_share(world):
+    def shown(taker):
+        return [sample.value for sample in native_metrics("broker-a", taker, world.broker.stats)]
+
+    taker = Taker()
+    assert shown(taker) == [0, 0, 0]
+    for _ in range(4):
+        send(world, "t")
+    taker.frames, taker.take = 3, lambda *_: None
+    assert shown(taker) == [3, 0.75, 1]
+    taker.frames = 9  # the counts began anew meanwhile
+    assert shown(taker) == [9, 1, 1]
+    names = {sample.name: sample.kind for sample in native_metrics("p", taker, world.broker.stats)}
+    assert names == {
+        "native_sends_total": "counter", "native_sends_share": "gauge", "native_sends_on": "gauge"
+    }  # fmt: skip
 
 
 def test_traffic_by_topic_and_group(world):
