@@ -29,8 +29,8 @@ REPLICATION_DEFECTS: Final = Catalogue(
             Law.ACKNOWLEDGED,
             change(
                 IN_SYNC,
-                "        return acknowledged[required_slaves - 1] if len(acknowledged) >= required_slaves else 0\n",
-                "        return self._log_end()\n",
+                "        if required_slaves <= 0:\n",
+                "        if required_slaves <= 1:\n",
             ),
             SIMULATION,
         ),
