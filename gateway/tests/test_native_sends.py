@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -91,6 +92,32 @@ def test_random_frames(seed: int) -> None:
     Round(seed).run()
 
 
+@pytest.mark.parametrize("seed", [101, 102])
+def test_random_frames_on_disk(seed: int, tmp_path: Path) -> None:
+    """Files on disk reserve their space step by step."""
+    Round(seed, folder=tmp_path).run()
+
+
+@pytest.mark.parametrize("rest", [0, 1, 7, 8, 9, 16, 200])
+def test_a_message_that_ends_near_the_end_of_a_log_file(rest: int) -> None:
+    """A blank marker of eight bytes must fit after it; otherwise it goes into the next file."""
+    file_bytes = 1 << 16
+
+    async def story(pair: BrokerPair) -> None:
+        log = pair.sides[0].broker.store.commit_log
+        pair.feed(PLAIN)
+        before = log.position
+        pair.feed(PLAIN)
+        size = log.position - before
+        filler = file_bytes - rest - size - log.position - (size - len(b"plain"))
+        pair.feed(binary_frame(plain_fields(properties=KEY), 1, bytes(filler)))
+        assert log.position == file_bytes - rest - size
+        pair.feed(PLAIN)
+        pair.feed(PLAIN + PLAIN)
+
+    run_pair(story, settings={"mapped_file_size_commit_log_bytes": file_bytes})
+
+
 def test_most_plain_frames_are_taken_natively() -> None:
     source = FrameSource(1, oddity=0.0)
     taken = run_reads(list(cut_into_reads(source.chance, (source.frame() for _ in range(2000)))))
@@ -105,7 +132,7 @@ def test_most_plain_frames_are_taken_natively() -> None:
         {},
         {"settings": {"flush_disk_type": "SYNC_FLUSH"}},
         {"settings": {"max_message_size_bytes": 200}},
-        {"limits": ConnectionLimits(max_turn_s=1e9, max_frame_bytes=600, max_header_bytes=250)},
+        {"limits": ConnectionLimits(max_frame_bytes=600, max_header_bytes=250)},
     ],
     ids=["defaults", "waiting for the disk", "small messages", "small frames"],
 )
@@ -155,7 +182,7 @@ def test_a_queue_that_its_topic_has_lost() -> None:
 
     async def story(pair: BrokerPair) -> None:
         for queues in (8, 4, 3, 2, 8):
-            pair.both(lambda side, queues=queues: resize_topic(side, "other", queues))
+            pair.both(partial(resize_topic, topic="other", queues=queues))
             await feed_all(pair, iter([frame, frame + frame]))
 
     run_pair(story)
@@ -189,7 +216,7 @@ def test_a_full_disk_refuses_plain_sends(sync: bool) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"limits": ConnectionLimits(max_turn_s=1e9, max_outstanding_requests=3)},
+        {"limits": ConnectionLimits(max_outstanding_requests=3)},
         {"settings": {"send_queue_capacity": 3}},
     ],
     ids=["of a connection", "of the broker"],
@@ -267,7 +294,8 @@ def test_taken_sends_keep_no_references(flush: str) -> None:
             for _ in range(3):
                 side.feed(read)
                 await trio.testing.wait_all_tasks_blocked()
-            store, topics, view = side.broker.store, side.broker.topics, side.connection.state[HOST_VIEW]
+            store, topics, view = side.broker.store, side.broker.topics, side.connection.state.get(HOST_VIEW)
+            assert view is not None
             queue = store.queues_by_key["plain", 0]
             objects = (
                 store, topics, view, queue, store.commit_log, topics.table, topics.table["plain"],
@@ -426,21 +454,24 @@ def test_power_that_fails_after_answers_takes_none_of_their_messages(seed: int) 
     trio.run(run, clock=trio.testing.MockClock())
 
 
+_CONFIRM_OFFSET: Any = CommitLog.__dict__["queued_until"]
+
+
 class WatchedLog(CommitLog):
     """A log that notes what was written each time its confirm offset moves."""
 
     __slots__ = ()
     seen: ClassVar[list[tuple[int, int, int]]] = []
-    store: Any = None
+    store: ClassVar[Any] = None
 
     @property
-    def queued_until(self) -> int:  # type: ignore[override]
-        return CommitLog.queued_until.__get__(self)  # type: ignore[attr-defined]
+    def queued_until(self) -> int:
+        return int(_CONFIRM_OFFSET.__get__(self))
 
     @queued_until.setter
     def queued_until(self, value: int) -> None:
-        CommitLog.queued_until.__set__(self, value)  # type: ignore[attr-defined]
-        entries = sum(queue.next_offset for queue in self.store._queues.values())
+        _CONFIRM_OFFSET.__set__(self, value)
+        entries = sum(queue.next_offset for queue in self.store.queues_by_key.values())
         self.seen.append((value, self.base + self.position, entries))
 
 

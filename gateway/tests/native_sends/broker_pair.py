@@ -4,7 +4,9 @@ import random
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
+from unittest.mock import patch
 
 import trio
 import trio.testing
@@ -17,11 +19,12 @@ from gateway.runtime.metrics import Distribution, LatencyHistogram, Metric
 from gateway.tests.broker_fakes import FakeClock, run_inline
 from gateway.tests.configs import broker_config
 from gateway.tests.native_sends.frames import TOPICS
+from remoting import frame_connection
 from remoting.bodies.topics import TopicConfig
 from remoting.frame_connection import TAKES_NO_FRAMES, FrameConnection
 from remoting.limits import ConnectionLimits
 from remoting.server import ServerLimits
-from storage.files import Files, MemoryFiles
+from storage.files import DiskFiles, Files, MemoryFiles
 from storage.layout import QUEUE_ENTRY_BYTES
 
 SMALL_FILES: Final = {
@@ -32,8 +35,10 @@ SMALL_FILES: Final = {
     "offset_journal_bytes": 4096,
 }
 """Small files, so that a run begins new ones often."""
-LIMITS: Final = ConnectionLimits(max_turn_s=1e9)
-"""A turn that never ends by the clock: the two sides would end theirs at different frames."""
+LIMITS: Final = ConnectionLimits()
+NO_CLOCK: Final = patch.object(frame_connection, "monotonic", lambda: 0.0)
+"""Turns that never end by the clock, or, with ``max_turn_s`` 0, always: the two sides would end theirs at different
+frames."""
 SEED: Final = 5
 
 
@@ -156,15 +161,25 @@ class Side:
         for key, queue in sorted(store._queues.items()):
             state = (queue.next_offset, queue.position, queue.limit, queue.min_offset, queue.recently_used)
             yield f"queue {key}", state
-        if isinstance(self.files, MemoryFiles):
-            for path, mapped in sorted(self.files._mapped.items()):
-                yield path, bytes(mapped.view)
+        yield from self._contents()
         yield (
             "metrics",
             [metric for metric in map(_comparable, broker_metrics("broker", self.broker)) if metric],
         )
         yield "topics", b"".join(self.broker.topics.encode_slices())
         yield "random", self._random.getstate()
+
+    def _contents(self) -> Iterator[tuple[str, bytes]]:
+        """Yield the content of every mapped file, by its path in the store."""
+        if isinstance(self.files, MemoryFiles):
+            for path, mapped in sorted(self.files._mapped.items()):
+                yield path, bytes(mapped.view)
+            return
+        root = Path(self.broker.store.config.root)
+        for folder in ("commitlog", "consumequeue", "index"):
+            for file in sorted((root / folder).rglob("*")):
+                if file.is_file():
+                    yield str(file.relative_to(root)), file.read_bytes()
 
     def close(self) -> None:
         self.connection.close("the run is over")
@@ -204,19 +219,25 @@ def _comparable(metric: Metric | Distribution | None) -> tuple[object, ...] | No
 
 @dataclass
 class BrokerPair:
-    """The two sides, to be used in a nursery."""
+    """The two sides, to be used in a nursery. With a ``folder`` their stores are there, otherwise in memory."""
 
     nursery: trio.Nursery
     limits: ConnectionLimits = LIMITS
     settings: dict[str, Any] = field(default_factory=dict)
-    second_is_native: bool = True
+    folder: Path | None = None
 
     def __post_init__(self) -> None:
         self.sides = tuple(
-            Side(self.nursery, native=native, limits=self.limits, **self.settings)
-            for native in (False, self.second_is_native)
+            Side(self.nursery, native=native, limits=self.limits, **self._files_of(native), **self.settings)
+            for native in (False, True)
         )
         self.reads: list[bytes] = []
+
+    def _files_of(self, native: bool) -> dict[str, Any]:
+        if self.folder is None:
+            return {}
+        root = self.folder / ("native" if native else "python")
+        return {"files": DiskFiles(), "store_path_root_dir": str(root)}
 
     def feed(self, data: bytes) -> list[object]:
         """Give both the same bytes; return what was sent. Raises PairDiffers."""
@@ -311,7 +332,8 @@ def run_pair(story: Callable[[BrokerPair], Awaitable[None]], **arguments: Any) -
                 pair.close()
                 nursery.cancel_scope.cancel()
 
-    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=1e9))
+    with NO_CLOCK:
+        trio.run(main, clock=trio.testing.MockClock(autojump_threshold=1e9))
     for failure in failures:
         raise failure
     return taken

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from gateway.broker.processors.live_config import apply_broker_config
@@ -32,11 +33,11 @@ SETTINGS: Final[tuple[dict[str, Any], ...]] = (
 CONNECTION_LIMITS: Final = (
     LIMITS,
     LIMITS,
-    ConnectionLimits(max_turn_s=1e9, max_frame_bytes=2000, max_header_bytes=700),
-    ConnectionLimits(max_turn_s=1e9, max_frame_bytes=70_000, max_header_bytes=1000),
-    ConnectionLimits(max_turn_s=1e9, output_high_watermark_bytes=2000),
-    ConnectionLimits(max_turn_s=1e9, output_high_watermark_bytes=0),
-    ConnectionLimits(max_turn_s=1e9, max_outstanding_requests=3),
+    ConnectionLimits(max_frame_bytes=2000, max_header_bytes=700),
+    ConnectionLimits(max_frame_bytes=70_000, max_header_bytes=1000),
+    ConnectionLimits(output_high_watermark_bytes=2000),
+    ConnectionLimits(output_high_watermark_bytes=0),
+    ConnectionLimits(max_outstanding_requests=3),
     ConnectionLimits(max_turn_s=0.0),
 )
 REMOTES: Final = (("127.0.0.1", 5000), ("10.1.2.255", 65_535), ("::1", 5000), ("2001:db8::a", 1))
@@ -52,10 +53,11 @@ LIVE_SETTINGS: Final[tuple[dict[str, Any], ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One repeatable run of a pair."""
+    """One repeatable run of a pair, with stores in memory or in a folder."""
 
     seed: int
     frames: int = ROUND_FRAMES
+    folder: Path | None = None
 
     def run(self) -> int:
         """Return the number of frames taken natively. Raises PairDiffers."""
@@ -81,7 +83,7 @@ class Round:
         # Odd requests make a broker log thousands of warnings.
         logging.disable(logging.CRITICAL)
         try:
-            return run_pair(tell, settings=settings, limits=limits)
+            return run_pair(tell, settings=settings, limits=limits, folder=self.folder)
         finally:
             logging.disable(logging.NOTSET)
 

@@ -17,7 +17,7 @@ _HELD: Final = (_TESTS + "test_answers_that_wait_are_limited",)
 _LOST_QUEUE: Final = (_TESTS + "test_a_queue_that_its_topic_has_lost",)
 _WAITING_PULLS: Final = (_TESTS + "test_waiting_pulls_are_answered_by_a_plain_send",)
 _CUT_FRAMES: Final = (_TESTS + "test_a_read_that_ends_within_a_frame",)
-_RANDOM: Final = (_TESTS + "test_random_frames[1]", _TESTS + "test_random_frames[2]")
+_END_OF_FILE: Final = (_TESTS + "test_a_message_that_ends_near_the_end_of_a_log_file",)
 
 
 def at_rule(rule: str, arguments: str = "defaults") -> tuple[str, ...]:
@@ -53,10 +53,10 @@ NATIVE_DEFECTS: Final = Catalogue(
             _CUT_FRAMES,
         ),
         Defect(
-            "header-longer-than-its-frame-taken",
+            "size-of-a-name-not-checked",
             Subject.LENGTHS,
-            change(PLAIN_SENDS, " ||\n            header_size > length - 4)\n", ")\n"),
-            at_rule("lengths of headers"),
+            change(SEND_REQUEST, "        if ((size_t)(end - name.at) < name.size + 4) return false;\n", ""),
+            at_rule("binary spellings"),
         ),
         Defect(
             "size-of-a-value-not-checked",
@@ -72,7 +72,7 @@ NATIVE_DEFECTS: Final = Catalogue(
                 "    if (UNESCAPED_BYTES - request->unescaped_size < (size_t)(end - start)) return NULL;\n",
                 "",
             ),
-            at_rule("other fields"),
+            at_rule("JSON spellings"),
         ),
         Defect(
             "frames-larger-than-the-limit-taken",
@@ -112,7 +112,7 @@ NATIVE_DEFECTS: Final = Catalogue(
                 "    if (end > self->limit || end > self->log_bytes.len)",
                 "    if (end > self->log_bytes.len)",
             ),
-            _RANDOM,
+            _END_OF_FILE,
         ),
         Defect(
             "key-at-the-end-of-another-name-taken",
