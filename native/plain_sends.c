@@ -12,8 +12,8 @@
  * 3. The run ends after MAX_RUN_SENDS, so that the caller can look at its clock, or at the first other frame. The
  *    positions of log and queues are written back, `queued_until` last: a checkpoint in another thread trusts it.
  *
- * The GIL is held throughout, and between 1 and the end of the last position no Python code runs. So no other thread
- * sees positions that lag behind the bytes, and nothing moves the log or closes a queue during a run.
+ * The GIL is held throughout, and no code of the broker runs between the first look at the log and the last position
+ * that is written back. So nothing moves the log, closes a queue or lowers a limit during a run.
  *
  * When the log's file, the queue's file or their reserved space is used up, the frame is left to Python, which makes
  * room; the next run goes on from there.
@@ -21,7 +21,7 @@
  * Rules
  * -----
  * Each line names a rule of the broker that this folder repeats, and the Python function that has it. A function that
- * changes has to be compared with the C code: tests/test_native_rules.py notices.
+ * changes has to be compared with the C code: gateway/tests/test_native_rules.py notices.
  *
  * rule: sizes of frames                          remoting.frame_connection:FrameConnection._feed
  * rule: header word, serialisation, body         codec.command:decode_frame

@@ -233,6 +233,7 @@ class AnswerGate:
 
         Return the answers that can leave at once, joined, or None.
         """
+        # All messages are in the log already, so the first flush that is requested here covers every one of them.
         ready = [
             answer_now
             for answer, position in zip(answers, positions, strict=True)

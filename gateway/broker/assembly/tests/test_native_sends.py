@@ -185,11 +185,7 @@ async def test_the_limits_of_frames_and_bodies_stay_those_of_the_settings(cluste
 async def test_answers_wait_for_the_flush_that_covers_their_messages(cluster):
     node, client = await started(cluster, flush_disk_type="SYNC_FLUSH")
     positions = []
-    durable = node.broker.group_commit._announce_durable
-    node.broker.group_commit._announce_durable = lambda: (
-        positions.append(node.broker.store.durable_offset),
-        durable(),
-    )
+    node.broker.group_commit.add_listener(positions.append, lambda error: None)
     replies = await ask_all(client, [message() for _ in range(100)])
     assert node.service.native_sends.frames == 100
     assert [reply.code for reply in replies] == [0] * 100
@@ -224,7 +220,7 @@ async def test_no_more_sends_wait_than_the_limits_allow(cluster, limits):
     node.broker.group_commit.request_flush = lambda: None
     outcomes = await ask_all(client, [message() for _ in range(5)])
     refusals = [outcome for outcome in outcomes if isinstance(outcome, RequestError)]
-    assert [(refusal.code, refusal.remark[:10]) for refusal in refusals] == [(BUSY, "[OVERLOAD]")] * 2
+    assert [(refusal.code, (refusal.remark or "")[:10]) for refusal in refusals] == [(BUSY, "[OVERLOAD]")] * 2
     assert node.service.native_sends.frames == 3
     assert node.broker.store.max_offset("orders", 0) == 4
 
