@@ -29,6 +29,7 @@ from remoting.requests import (
     admin,
     auth,
     client,
+    controller,
     groups,
     ha,
     locks,
@@ -170,6 +171,8 @@ _register(
     query.CheckRocksdbCqWriteProgress,
     namesrv.GetKvConfig, namesrv.GetKvListByNamespace, namesrv.GetNamesrvConfig, namesrv.QueryDataVersion,
     namesrv.GetBrokerMemberGroup, namesrv.GetBrokerClusterInfo,
+    controller.ControllerGetReplicaInfo, controller.ControllerGetMetadataInfo, controller.ControllerGetSyncStateData,
+    controller.ControllerGetNextBrokerId, controller.GetControllerConfig,
     auth.AuthGetUser, auth.AuthListUser, auth.AuthGetAcl, auth.AuthListAcl,
 )(_on_cluster(GET))  # fmt: skip
 _register(
@@ -188,6 +191,8 @@ _register(
     replication.PutMessagesAtOffsets, replication.RaiseConsumerOffsets, replication.OpenReplication,
     replication.GetReplicatedAccounts,
     ha.ExchangeBrokerHaInfo, ha.NotifyMinBrokerIdChange,
+    controller.ControllerAlterSyncStateSet, controller.ControllerElectMaster, controller.ControllerRegisterBroker,
+    controller.ControllerApplyBrokerId, controller.UpdateControllerConfig, controller.CleanBrokerData,
     roles.ChangeBrokerRole, roles.HandOverBroker,
     pop.PopRollback,
     auth.AuthCreateUser, auth.AuthUpdateUser, auth.AuthDeleteUser,

@@ -372,7 +372,19 @@ def broker(context: click.Context, /, **options: Any) -> None:
 
 @main.command()
 @click.option(
-    "--example", type=click.Choice(["broker", "namesrv"]), help="Print a commented example file instead."
+    "--memory", is_flag=True, default=None, help="Keep the state in memory; nothing is written to disk."
+)
+@common_options
+def controller(**options: Any) -> None:
+    """Run a controller, which elects the masters of brokers in controller mode."""
+    start_servers("controller", options)
+
+
+@main.command()
+@click.option(
+    "--example",
+    type=click.Choice(["broker", "namesrv", "controller"]),
+    help="Print a commented example file instead.",
 )
 def config(example: str | None) -> None:
     """Print every configuration key with its default, range and meaning."""

@@ -5,7 +5,7 @@ A test compares conf/ with this output.
 
 from dataclasses import replace
 
-from gateway.config.keys import Key, keys_of
+from gateway.config.keys import ENVIRONMENT_PREFIX, Key, controller_variable, keys_of
 from gateway.config.process import TABLES
 from gateway.config.properties_file import escape_value
 from gateway.config.unsupported import UNUSED, UNUSED_REASON
@@ -15,6 +15,7 @@ from toolkit.values import ValueType, plain_value
 TITLES = {
     "broker": "Broker (broker.conf)",
     "namesrv": "Namesrv (namesrv.conf)",
+    "controller": "Controller (controller.conf or namesrv.conf)",
     "listener": "Connections (both files)",
     "tls": "TLS (both files)",
     "auth": "Access control (both files)",
@@ -60,10 +61,10 @@ def example_file(table: str) -> str:
 
 
 def environment_of(table: str, key: Key) -> str:
-    """Return the environment variable of a key; those of the namesrv contain NAMESRV_."""
-    if table != "namesrv":
-        return key.environment
-    return key.environment.replace("RMQ_GATEWAY_", "RMQ_GATEWAY_NAMESRV_", 1)
+    """Return the environment variable of a key; those of namesrv and controller begin with its name."""
+    if table == "namesrv":
+        return key.environment.replace(ENVIRONMENT_PREFIX, f"{ENVIRONMENT_PREFIX}NAMESRV_", 1)
+    return controller_variable(key) if table == "controller" else key.environment
 
 
 def _row(table: str, key: Key) -> tuple[str, ...]:

@@ -141,6 +141,13 @@ class Key:
         return ENVIRONMENT_PREFIX + "_".join(map(upper_snake, name.split(".")))
 
 
+def controller_variable(key: Key) -> str:
+    """Return the environment variable of a controller's key, which begins with RMQ_GATEWAY_CONTROLLER_."""
+    own = f"{ENVIRONMENT_PREFIX}CONTROLLER_"
+    variable = key.environment
+    return variable if variable.startswith(own) else variable.replace(ENVIRONMENT_PREFIX, own, 1)
+
+
 _KNOWN_KEYS: dict[type[Any], dict[str, Key]] = {}
 
 

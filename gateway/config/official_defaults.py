@@ -132,7 +132,7 @@ BROKER = _parse(
 NAMESRV = _parse(
     """
     clientRequestThreadPoolNums=8 clientRequestThreadPoolQueueCapacity=50000 clusterTest=false
-    defaultThreadPoolNums=16 defaultThreadPoolQueueCapacity=10000 enableControllerInNamesrv=false
+    defaultThreadPoolNums=16 defaultThreadPoolQueueCapacity=10000
     enableShutdownGracefully=false notifyMinBrokerIdChanged=false productEnvName=center
     serverAsyncSemaphoreValue=64 serverCallbackExecutorThreads=0 serverNettyWorkerGroupEnable=true
     serverOnewaySemaphoreValue=256 serverPooledByteBufAllocatorEnable=true serverSelectorThreads=3
@@ -141,3 +141,11 @@ NAMESRV = _parse(
     """
 )
 """Source: NamesrvConfig and NettyServerConfig, 5.4.0."""
+
+CONTROLLER = _parse(
+    """
+    controllerRequestThreadPoolQueueCapacity=50000 controllerThreadPoolNums=16 controllerType=DLedger
+    electMasterMaxRetryCount=3 isProcessReadEvent=false mappedFileSize=1073741824
+    """
+)
+"""Source: ControllerConfig, 5.4.0."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from gateway.config.auth import AuthConfig
 from gateway.config.broker import AUTO, BrokerConfig
+from gateway.config.controller import ControllerConfig
 from gateway.config.keys import key
 from gateway.config.limits import NamesrvLimits
 from gateway.config.metrics_export import MetricsExportConfig
@@ -24,6 +25,7 @@ __all__ = [
     "TABLES",
     "AuthConfig",
     "BrokerConfig",
+    "ControllerConfig",
     "ListenerLimits",
     "NamesrvConfig",
     "ProcessConfig",
@@ -97,6 +99,11 @@ class NamesrvConfig:
         False,
         "whether topics missing from a registration are removed",
         live=True,
+    )
+    enable_controller: bool = key(
+        "enableControllerInNamesrv",
+        False,
+        "whether the process of the namesrv also runs a controller, at a port of its own",
     )
     config_black_list: str = key(
         "configBlackList",
@@ -352,7 +359,7 @@ class ProcessConfig:
 
 @dataclass(frozen=True, slots=True)
 class ServeConfig:
-    """One process: an optional namesrv and some brokers. `notices` go to the log, once, at start."""
+    """One process: an optional namesrv, brokers and an optional controller. `notices` go to the log at start."""
 
     process: ProcessConfig = field(default_factory=ProcessConfig)
     limits: ListenerLimits = field(default_factory=ListenerLimits)
@@ -361,6 +368,7 @@ class ServeConfig:
     namesrv: NamesrvConfig | None = field(default_factory=NamesrvConfig)
     brokers: tuple[BrokerConfig, ...] = field(default_factory=lambda: (BrokerConfig(),))
     notices: tuple[str, ...] = ()
+    controller: ControllerConfig | None = None
 
     @property
     def host(self) -> str:
@@ -374,6 +382,7 @@ class ServeConfig:
 TABLES = {
     "namesrv": NamesrvConfig,
     "broker": BrokerConfig,
+    "controller": ControllerConfig,
     "listener": ListenerLimits,
     "tls": TlsConfig,
     "auth": AuthConfig,

@@ -22,6 +22,7 @@ from gateway.config.keys import (
     ENVIRONMENT_PREFIX,
     Key,
     Value,
+    controller_variable,
     keys_of,
     upper_snake,
     with_values,
@@ -32,6 +33,7 @@ from gateway.config.process import (
     TABLES,
     AuthConfig,
     BrokerConfig,
+    ControllerConfig,
     ListenerLimits,
     NamesrvConfig,
     ProcessConfig,
@@ -52,7 +54,7 @@ from gateway.config.unsupported import (
 from toolkit.settings import SettingsError
 from toolkit.suggestions import nearest_name
 
-Role = Literal["serve", "namesrv", "broker"]
+Role = Literal["serve", "namesrv", "broker", "controller"]
 
 BROKER_PORT_STEP = 10
 _KUBERNETES_VARIABLE = re.compile(
@@ -61,10 +63,13 @@ _KUBERNETES_VARIABLE = re.compile(
 """Variables that Kubernetes sets in every pod beside a service called rmq-gateway."""
 _IN_MEMORY_WITHOUT = ("storePathRootDir", "storePathCommitLog", "kvConfigPath", "configStorePath")
 """Keys that name files, which a server in memory does not have."""
+_SHARED_WITH_CONTROLLER = ("scanNotActiveBrokerInterval", "configBlackList")
+"""Keys of a namesrv that also count for a controller in its process. The official server fills both from one file."""
 _LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "[::1]", "::1")
 _SEARCH = {
-    "namesrv": ("namesrv", "listener", "tls", "auth", "process", "broker"),
-    "broker": ("broker", "listener", "tls", "auth", "process", "namesrv"),
+    "namesrv": ("namesrv", "listener", "tls", "auth", "process", "broker", "controller"),
+    "broker": ("broker", "listener", "tls", "auth", "process", "namesrv", "controller"),
+    "controller": ("controller", "listener", "tls", "auth", "process", "namesrv", "broker"),
 }
 
 
@@ -74,7 +79,7 @@ class ConfigError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SourceValue:
-    """One value from a source: `origin` names the source in messages; `scope` is namesrv or broker.
+    """One value from a source: `origin` names the source in messages; `scope` is namesrv, broker or controller.
 
     `strict`: an unknown key is an error. `from_flags`: it was given on the command line. `from_file`: it is a line of a
     configuration file.
@@ -102,7 +107,7 @@ def load_config(
 
     Raises ConfigError.
     """
-    scope = "namesrv" if role == "namesrv" else "broker"
+    scope = "broker" if role == "serve" else role
     values: list[SourceValue] = []
     for path in files:
         values += values_of_file(path, "namesrv" if "namesrv" in os.path.basename(path) else scope, strict)
@@ -136,6 +141,9 @@ def values_of_environment(environment: Mapping[str, str], role: Role) -> list[So
     A broker on its own also takes the official NAMESRV_ADDR, below RMQ_GATEWAY_NAMESRV_ADDR.
     """
     names = {key.environment: ("broker", name) for name, key in keys_of(BrokerConfig).items()}
+    names |= {
+        controller_variable(key): ("controller", name) for name, key in keys_of(ControllerConfig).items()
+    }
     for table in (ListenerLimits, TlsConfig, AuthConfig, ProcessConfig):
         names |= {key.environment: ("broker", name) for name, key in keys_of(table).items()}
     for name in keys_of(NamesrvConfig):
@@ -205,6 +213,8 @@ def assemble(role: Role, source_values: Iterable[SourceValue]) -> ServeConfig:
                 notices[f"{problem}; it has no effect, because no address server is asked"] = None
                 continue
             values[table][key.name] = value
+            if table == "namesrv" and source_value.name in _SHARED_WITH_CONTROLLER:
+                values["controller"].setdefault(key.name, value)
             if key.setting.secret and source_value.from_file:
                 notices |= dict.fromkeys(_readable_secrets(source_value.origin.rpartition(":")[0]))
             if (written := _beyond_range(key, source_value, value)) is not None:
@@ -225,11 +235,16 @@ def assemble(role: Role, source_values: Iterable[SourceValue]) -> ServeConfig:
     _check_control(role, process)
     _check_grpc(role, process)
     _check_native(role, broker)
-    namesrv = None if role == "broker" else with_values(NamesrvConfig(), values["namesrv"])
-    if role != "namesrv":
+    namesrv = with_values(NamesrvConfig(), values["namesrv"]) if role in ("serve", "namesrv") else None
+    has_brokers = role in ("serve", "broker")
+    if has_brokers:
         _check_role(broker, process, source_values)
-    brokers = () if role == "namesrv" else tuple(_with_slaves(_brokers(broker, process), process.replicas))
-    _check_ports(namesrv, brokers)
+    brokers = tuple(_with_slaves(_brokers(broker, process), process.replicas)) if has_brokers else ()
+    controller = None
+    if role == "controller" or (namesrv is not None and namesrv.enable_controller):
+        controller = with_values(ControllerConfig(), values["controller"])
+        _check_controller(controller)
+    _check_ports(namesrv, brokers, controller)
     limits = with_values(ListenerLimits(), values["listener"])
     if role == "broker" and not broker.namesrv_addr and not broker.address_server:
         notices["namesrvAddr is empty: clients cannot find this broker through a namesrv"] = None
@@ -247,7 +262,7 @@ def assemble(role: Role, source_values: Iterable[SourceValue]) -> ServeConfig:
         notices["metricsInDelta has no effect: metricsExporterType pushes nothing"] = None
     tls = with_values(TlsConfig(), values["tls"])
     auth = with_values(AuthConfig(), values["auth"])
-    return ServeConfig(process, limits, tls, auth, namesrv, brokers, tuple(notices))
+    return ServeConfig(process, limits, tls, auth, namesrv, brokers, tuple(notices), controller)
 
 
 def _asks_address_server(role: Role, source_values: Iterable[SourceValue]) -> bool:
@@ -340,6 +355,23 @@ def _check_role(broker: BrokerConfig, process: ProcessConfig, source_values: Ite
         )
 
 
+def _check_controller(controller: ControllerConfig) -> None:
+    """Refuse a group that cannot work: without this controller in it, or with several that share no state."""
+    peers = controller.all_peers()
+    if controller.own_peer() is None:
+        raise ConfigError(
+            f"controllerDLegerSelfId={controller.self_id} is not in controllerDLegerPeers={controller.peers}. Add "
+            f"{controller.self_id}-host:port to it"
+        )
+    if len({peer.member_id for peer in peers}) < len(peers):
+        raise ConfigError(f"controllerDLegerPeers={controller.peers} has an id twice")
+    if len(peers) > 1 and not controller.etcd:
+        raise ConfigError(
+            f"controllerDLegerPeers has {len(peers)} controllers, which share their state through etcd. Set "
+            "controllerEtcd, or name one controller only"
+        )
+
+
 def _check_contradictions(source_values: Iterable[SourceValue], *, in_memory: bool) -> None:
     """Refuse flags that contradict each other; a flag may overrule a file or a variable."""
     flags = {
@@ -391,7 +423,7 @@ def _check_grpc(role: Role, process: ProcessConfig) -> None:
     """Refuse the gRPC port where no broker is in the process that would open it."""
     if process.grpc_port < 0:
         return
-    if role == "namesrv":
+    if role in ("namesrv", "controller"):
         raise ConfigError(
             f"grpcServerPort={process.grpc_port} needs brokers in the same process: use `serve` or `broker`"
         )
@@ -539,9 +571,13 @@ def _with_slaves(masters: list[BrokerConfig], replicas: int) -> list[BrokerConfi
     return brokers
 
 
-def _check_ports(namesrv: NamesrvConfig | None, brokers: tuple[BrokerConfig, ...]) -> None:
+def _check_ports(
+    namesrv: NamesrvConfig | None, brokers: tuple[BrokerConfig, ...], controller: ControllerConfig | None
+) -> None:
     owners: dict[int, str] = {}
     needed = [("the namesrv", namesrv.listen_port)] if namesrv else []
+    if controller is not None and (peer := controller.own_peer()) is not None:
+        needed.append(("the controller (controllerDLegerPeers)", peer.port))
     for broker in brokers:
         needed.append((broker.replica_name, broker.listen_port))
         needed.append((f"{broker.replica_name} (listenPort - 2)", broker.vip_port or 0))

@@ -80,8 +80,13 @@ REASONS: dict[str, str] = {
         controllerHeartBeatTimeoutMills brokerElectionPriority syncBrokerMemberGroupPeriod
         storePathEpochFile storePathBrokerIdentity enableDLegerCommitLog storePathDLedgerCommitLog
         dLegerGroup dLegerPeers dLegerSelfId preferredLeaderId enableBatchPush replicasPerDiskPartition
-        enableControllerInNamesrv brokerHeartbeatInterval sendHeartbeatTimeoutMillis lockInStrictMode
+        brokerHeartbeatInterval sendHeartbeatTimeoutMillis lockInStrictMode
         consumerOffsetUpdateVersionStep delayOffsetUpdateVersionStep forwardTimeout
+    """,
+    "concerns how the official controller agrees with others; here its state is in a file or in etcd": """
+        controllerType controllerThreadPoolNums controllerRequestThreadPoolQueueCapacity mappedFileSize
+        electMasterMaxRetryCount isProcessReadEvent jRaftElectionTimeoutMs jRaftScanWaitTimeoutMs
+        jRaftSnapshotIntervalSecs jRaftGroupId jRaftServerId jRaftInitConf jRaftControllerRPCAddr
     """,
     "concerns how the official broker stores popped messages; here nothing is merged, scanned or polled for it": """
         popPollingMapSize popPollingMapExpireTimeSeconds reviveInterval reviveMaxSlow reviveScanTime
@@ -159,7 +164,6 @@ REFUSED_VALUES: dict[str, ServedValue] = {
     "isInBrokerContainer": ServedValue(
         "false", "several brokers in one official container", "and run each broker as a process"
     ),
-    "enableControllerInNamesrv": ServedValue("false", _CONTROLLER, "to run a namesrv without a controller"),
     "storeType": ServedValue("default", _OTHER_STORE, _DEFAULT_STORE),
     "timerRocksDBEnable": ServedValue("false", _OTHER_STORE, _DEFAULT_STORE),
     "transRocksDBEnable": ServedValue("false", _OTHER_STORE, _DEFAULT_STORE),

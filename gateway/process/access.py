@@ -73,6 +73,18 @@ class ProcessAccess:
         own = os.path.dirname(config.namesrv.kv_config_path)
         return self._accounts_in(config.auth.config_path or own, is_owner=False)
 
+    def accounts_of_controller(self) -> "Accounts | None":
+        """Return the accounts of the controller: those of the namesrv of its process, or those in authConfigPath.
+
+        A controller that is alone reads them, or looks for them beside its state.
+        """
+        controller = self._config.controller
+        if controller is None or not self.is_enabled:
+            return None
+        if self._config.namesrv is not None:
+            return self.accounts_of_namesrv()
+        return self._accounts_in(self._config.auth.config_path or controller.store_path, is_owner=False)
+
     def _directory_of(self, broker: BrokerConfig) -> str:
         from gateway.broker.messages.store_settings import build_store_config
 

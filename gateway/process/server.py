@@ -6,7 +6,7 @@ same `Server` with one broker and a link to their supervisor.
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import trio
 
@@ -14,7 +14,7 @@ from codec.hosts import format_host
 from codec.native import native_absence
 from gateway.auth.request_needs import NeedContext
 from gateway.config.auth import AuthConfig
-from gateway.config.process import BrokerConfig, ServeConfig
+from gateway.config.process import BrokerConfig, ControllerConfig, ServeConfig
 from gateway.config.tls import TlsConfig
 from gateway.namesrv.service import NamesrvService, namesrv_metrics
 from gateway.process.access import SAVE_INTERVAL_S
@@ -32,6 +32,9 @@ from gateway.runtime.run_blocking import RunBlocking
 from gateway.runtime.stop_signals import StopSignals
 from gateway.runtime.supervise import TaskSupervisor
 from remoting.tls_acceptor import RELOAD_INTERVAL_S
+
+if TYPE_CHECKING:
+    from gateway.controller.service import ControllerService
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +97,7 @@ class Server:
         self._tasks = TaskSupervisor("process")
         self._namesrv = self._build_namesrv()
         self._namesrv_port: int | None = None
+        self._controller: ControllerService | None = None
         self._brokers = self._build_brokers()
         self._grpc = build_grpc_endpoint(config, self._parts)
         self._signals = StopSignals(counts_signals=link is None)
@@ -181,6 +185,8 @@ class Server:
         if self._link is not None:
             await nursery.start(self._link.run, self._signals, self._metrics, self._failing_tasks)
         facts: dict[str, Any] = {"namesrv": self._start_namesrv(nursery)}
+        if self._config.controller is not None:
+            facts["controller"] = self._start_controller(nursery, self._config.controller)
         addresses = facts["brokers"] = await self._brokers.start(nursery)
         if self._grpc is not None:
             facts["grpc"] = self._start_grpc(nursery, self._grpc)
@@ -191,7 +197,14 @@ class Server:
         tune_garbage_collector()
         if self._link is None:
             announce_ready(facts, self._config.process.ready_file)
-            log_start(self._config, facts["namesrv"], addresses, facts.get("http"), facts.get("grpc"))
+            log_start(
+                self._config,
+                facts["namesrv"],
+                addresses,
+                facts.get("http"),
+                facts.get("grpc"),
+                facts.get("controller"),
+            )
         else:
             for address in addresses.values():
                 await self._link.report_ready(address)
@@ -205,6 +218,31 @@ class Server:
         nursery.start_soon(self._namesrv.run, listeners)
         return format_address(listeners[0])
 
+    def _start_controller(self, nursery: trio.Nursery, config: ControllerConfig) -> str:
+        peer = config.own_peer()
+        assert peer is not None  # the configuration was checked
+        from gateway.controller.service import ControllerService  # few processes have one
+
+        listeners = self._parts.listen(peer.port, "controllerDLegerPeers")
+        access = self._parts.access
+        context = NeedContext("", max_json_values=self._parts.limits.max_json_values)
+        self._controller = ControllerService(
+            config,
+            listeners[0].getsockname()[1],
+            self._parts.clock,
+            self._parts.limits,
+            self._parts.server_limits,
+            memory=self._config.memory,
+            run_blocking=self._parts.run_blocking,
+            reactor=self._parts.reactor,
+            accept_transport=self._parts.accept_transport,
+            connection_type=self._parts.connection_type,
+            guard=access.guard("controller", access.accounts_of_controller(), context),
+            sign=access.sign,
+        )
+        nursery.start_soon(self._controller.run, listeners)
+        return format_address(listeners[0])
+
     def _start_grpc(self, nursery: trio.Nursery, endpoint: GrpcEndpoint) -> str:
         from gateway.process.local_brokers import LocalBrokers
 
@@ -216,6 +254,8 @@ class Server:
         yield self._tasks
         if self._namesrv is not None:
             yield self._namesrv.tasks
+        if self._controller is not None:
+            yield self._controller.tasks
         yield from self._brokers.supervisors()
 
     def _failing_tasks(self) -> list[str]:
@@ -227,6 +267,9 @@ class Server:
         if self._namesrv is not None:
             yield from connection_metrics("namesrv", self._namesrv.server)
             yield from namesrv_metrics(self._namesrv.routes)
+        if self._controller is not None:
+            yield from connection_metrics("controller", self._controller.server)
+            yield from self._controller.controller.metrics()
         if self._grpc is not None:
             yield from connection_metrics("grpc", self._grpc.server)
         yield from self._brokers.metrics()
@@ -236,6 +279,8 @@ class Server:
         if self._grpc is not None:
             await self._grpc.stop()
         await self._brokers.stop()
+        if self._controller is not None:
+            await self._controller.stop()
         if self._namesrv is not None:
             await self._namesrv.stop()
 
@@ -253,6 +298,7 @@ def log_start(
     brokers: Mapping[str, str],
     http: str | None,
     grpc: str | None = None,
+    controller: str | None = None,
 ) -> None:
     """Log addresses, store, durability, native sends, security and the next step, for people.
 
@@ -264,6 +310,8 @@ def log_start(
         addresses["http"] = http
     if grpc is not None:
         addresses["grpc"] = grpc
+    if controller is not None:
+        addresses["controller"] = controller
     log.info("ready", extra=addresses)
     for broker in config.brokers:
         if config.memory:
@@ -279,7 +327,12 @@ def log_start(
     if config.namesrv is not None:
         _warn_of_registrations(config)
         _suggest_processes(config)
-    log.info("next step", extra={"do": _next_step(config, namesrv, grpc)})
+    if config.controller is not None:
+        log.info(
+            "next step", extra={"do": f"give brokers controllerAddr={_controllers_of(config.controller)}"}
+        )
+    if namesrv is not None or config.brokers:
+        log.info("next step", extra={"do": _next_step(config, namesrv, grpc)})
 
 
 def _suggest_processes(config: ServeConfig) -> None:
@@ -344,6 +397,10 @@ def _warn_of_registrations(config: ServeConfig) -> None:
                 "registers with namesrvs elsewhere, whose clients are sent here",
                 extra={"broker": broker.broker_name, "namesrvs": namesrvs},
             )
+
+
+def _controllers_of(config: ControllerConfig) -> str:
+    return ";".join(format_host((peer.host, peer.port)) for peer in config.all_peers())
 
 
 def _next_step(config: ServeConfig, namesrv: str | None, grpc: str | None) -> str:

@@ -54,6 +54,7 @@ ROOMS: Mapping[str, set[str]] = {
     "gateway.auth": {"gateway.config", "gateway.runtime"},
     "gateway.http_server": {"gateway.runtime"},
     "gateway.namesrv": {"gateway.config", "gateway.runtime"},
+    "gateway.controller": {"gateway.config", "gateway.runtime"},
     # A broker, from the rooms that know no other up to the one that builds it.
     "gateway.broker.waiting": set(),
     "gateway.broker.topics": {"gateway.config", "gateway.runtime"},
@@ -142,6 +143,7 @@ ROOMS: Mapping[str, set[str]] = {
         "gateway.broker.messages",
         "gateway.broker.replication",
         "gateway.config",
+        "gateway.controller",
         "gateway.grpc_front",
         "gateway.http_server",
         "gateway.namesrv",

@@ -6,6 +6,7 @@ from gateway.auth.request_needs import NEEDS, NeedContext, find_needs
 from gateway.auth.resources import Action
 from gateway.broker.assembly.role_control import ROLE_REQUESTS
 from gateway.broker.processors import all_handlers
+from gateway.controller.processors import handlers as controller_handlers
 from gateway.namesrv.processors import handlers as namesrv_handlers
 from remoting.bodies.heartbeat import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 from remoting.bodies.locks import LockBatchRequestBody
@@ -56,6 +57,7 @@ def test_whoever_publishes_a_batch_needs_the_right_on_the_topics_of_its_parts():
 
 def test_every_code_that_is_served_has_needs():
     served = all_handlers().request_codes() | namesrv_handlers.request_codes() | ROLE_REQUESTS
+    served |= controller_handlers.request_codes()
     assert served == NEEDS.keys()
     assert find_needs(Command(9999), CONTEXT) is None
 

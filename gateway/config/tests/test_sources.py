@@ -309,7 +309,6 @@ def test_a_list_of_namesrvs_without_a_port_to_serve_it_is_told() -> None:
         "enableDLegerCommitLog=true",
         "enableControllerMode=true",
         "enableRemoteEscape=true",
-        "enableControllerInNamesrv=true",
         "storeType=defaultRocksDB",
         "timerRocksDBEnable=true",
         "transRocksDBEnable=true",

@@ -1,0 +1,108 @@
+"""Official controllers, and official brokers in controller mode, as processes for cases about controllers."""
+
+import socket
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from compat_tests.clients.typed import connect
+from compat_tests.endpoints.official import QUICK_START, OfficialEndpoint
+from compat_tests.endpoints.ports import find_server_ports
+from compat_tests.endpoints.process import ChildProcess
+from compat_tests.jars import fetch_jars, java_command
+from compat_tests.server import eventually
+from remoting.errors import RemotingClosed, RemotingTimeout
+from remoting.requests.controller import ControllerGetMetadataInfo
+
+CONTROLLER_HEAP = "-Xms64m -Xmx256m -XX:MaxDirectMemorySize=256m"
+START_TIMEOUT_S = 90.0
+CONTROLLER_MODE = {
+    "enableControllerMode": "true",
+    "brokerId": "-1",
+    "brokerRole": "SLAVE",
+    "allAckInSyncStateSet": "true",
+    "timerWheelEnable": "false",
+    "mappedFileSizeCommitLog": str(1 << 20),
+}
+"""Settings of an official broker whose role a controller decides."""
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    return find_server_ports()[0]
+
+
+class OfficialController:
+    """One official controller, with DLedger, that leads itself."""
+
+    def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
+        fetch_jars("server-5.4")
+        directory.mkdir(parents=True, exist_ok=True)
+        self.address = f"127.0.0.1:{free_port()}"
+        lines = {
+            "controllerDLegerGroup": "group",
+            "controllerDLegerPeers": f"n0-{self.address}",
+            "controllerDLegerSelfId": "n0",
+            "controllerStorePath": str(directory / "controller"),
+            "mappedFileSize": str(1 << 20),
+            **(settings or {}),
+        }
+        conf = directory / "controller.conf"
+        conf.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+        home = directory / "home"
+        home.mkdir(exist_ok=True)
+        command = java_command(
+            "server-5.4",
+            "org.apache.rocketmq.controller.ControllerStartup",
+            home,
+            heap=f"{CONTROLLER_HEAP} {QUICK_START}",
+            log=directory / "controller.log",
+        )
+        output = directory / "controller-output.log"
+        self.child = ChildProcess(
+            "controller", [*command, "-c", str(conf)], output, {"ROCKETMQ_HOME": str(home)}
+        )
+
+    def __enter__(self) -> Self:
+        eventually(lambda: leads(self.address), START_TIMEOUT_S)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.child.kill()
+
+
+def leads(address: str) -> bool:
+    """Tell whether a controller answers and leads its group."""
+    try:
+        with connect(address, timeout_s=5) as controller:
+            return controller.ask(ControllerGetMetadataInfo()).is_leader
+    except (OSError, RemotingClosed, RemotingTimeout):
+        return False
+
+
+class ControlledBroker(OfficialEndpoint):
+    """An official broker 5.4.0 in controller mode, which is started without waiting for a master."""
+
+    def __init__(self, directory: Path, namesrv: str, controllers: str, settings: Mapping[str, str]) -> None:
+        merged = {**CONTROLLER_MODE, "controllerAddr": controllers, **settings}
+        super().__init__(merged, directory, namesrv=namesrv)
+
+    def start(self) -> None:
+        """Start the process, and return when its port is open."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.start_children()
+        end = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < end:
+            with closing(socket.socket()) as sock:
+                sock.settimeout(1)
+                if sock.connect_ex(("127.0.0.1", self.broker_port)) == 0:
+                    return
+            if self.children[-1].exit_code() is not None:
+                break
+            time.sleep(0.1)
+        raise RuntimeError(f"the official broker did not listen\n{self.logs()}")

@@ -1,0 +1,321 @@
+"""The parts of a controller, and the way of a change: decide, store, take over, notify.
+
+Theory of operation
+-------------------
+All broker sets of the group are in memory while this controller leads. A change is decided by a function of `rules.py`,
+written with `Store.compare_and_put`, and only then seen by anybody: it takes its place in memory, its answer leaves,
+and brokers are notified. Changes happen one after the other, in the order of their requests.
+
+A crash before the write leaves the old state, and the broker asks again. A crash after it leaves the new state without
+an answer: a repeated request is answered as the official controller answers one (the same id for the same broker, the
+same master, an unchanged set). A write without an answer ends the term, so that the state is read again.
+
+The official controller has a log of events in a Raft group of its own in the place of the store.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+import trio
+
+from codec.constants import ResponseCode
+from gateway.config.controller import ControllerConfig
+from gateway.controller.broker_set import BrokerSet
+from gateway.controller.election import key_of
+from gateway.controller.leadership import Leadership
+from gateway.controller.liveness import Heartbeat, Liveness, ReplicaKey
+from gateway.controller.notifications import Notifications
+from gateway.controller.rules import NO_BROKER, Decision, elect_master, needs_election
+from gateway.controller.store import Entry, Member, Store, StoreUnavailable, TermOver
+from gateway.runtime.metrics import Metric
+from remoting.connection import Connection
+from remoting.declare import Header
+from remoting.errors import RequestError
+from remoting.requests.controller import ControllerElectMaster, ControllerElectMasterReply
+from storage.clock import Clock
+
+log = logging.getLogger(__name__)
+
+MAX_BROKER_SETS: Final = 10_000
+MAX_NAME_CHARS: Final = 256
+MAX_TURN_S: Final = 1.0
+"""Longest time between two turns of the task that watches heartbeats."""
+MAX_DELAY_S: Final = 1.0
+"""A turn that comes later than by this means that the process was stopped, or its machine."""
+Answer = TypeVar("Answer", bound=Header)
+NOT_LEADER: Final = "The controller is not in leader state"
+
+
+@dataclass(slots=True)
+class Counts:
+    """Numbers since the start."""
+
+    elections: int = 0
+    unclean_elections: int = 0
+    lost_masters: int = 0
+
+
+@dataclass(slots=True)
+class _Table:
+    """The entries of the store, complete while this controller leads."""
+
+    entries: dict[str, Entry] = field(default_factory=dict)
+
+
+class Controller:
+    """One controller. ``config`` is replaced when a request changes it; ``peers`` lists the group for brokers."""
+
+    def __init__(
+        self,
+        config: ControllerConfig,
+        store: Store,
+        member: Member,
+        peers: str,
+        clock: Clock,
+        notifications: Notifications,
+    ) -> None:
+        self.config = config
+        self.peers = peers
+        self.clock = clock
+        self.liveness = Liveness(clock.monotonic)
+        self.notifications = notifications
+        self.counts = Counts()
+        self._store = store
+        self._table = _Table()
+        self._lock = trio.Lock()
+        self._nursery: trio.Nursery | None = None
+        self._may_need_election = trio.Event()
+        self._last_turn_s = clock.monotonic()
+        self.leadership = Leadership(store, member, clock.monotonic, self._take_over)
+
+    def _take_over(self, entries: dict[str, Entry]) -> None:
+        self._table = _Table(entries)
+        self._may_need_election.set()
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def check_leads(self) -> None:
+        """Raise RequestError(CONTROLLER_NOT_LEADER) unless this controller leads."""
+        if self.leadership.term is None:
+            raise RequestError(ResponseCode.CONTROLLER_NOT_LEADER, NOT_LEADER)
+
+    def broker_set(self, name: str | None) -> BrokerSet | None:
+        """Return a broker set. Raises RequestError unless this controller leads."""
+        self.check_leads()
+        entry = self._table.entries.get(name or "")
+        return None if entry is None else entry.broker_set
+
+    def broker_sets(self) -> Iterator[BrokerSet]:
+        """Yield all broker sets known here; they are those of the store while this controller leads."""
+        for entry in self._table.entries.values():
+            yield entry.broker_set
+
+    # -- changing -----------------------------------------------------------------------------------------------------
+
+    async def change(
+        self, name: str, decide: Callable[[BrokerSet | None], Decision[Answer]]
+    ) -> Decision[Answer]:
+        """Decide about one broker set and store the result; return it when it is stored.
+
+        Raises RequestError if this controller does not lead, or the store cannot be used.
+        """
+        async with self._lock:
+            self.check_leads()
+            table = self._table
+            entry = table.entries.get(name)
+            broker_set = None if entry is None else entry.broker_set
+            decision = decide(broker_set)
+            if decision.broker_set is not broker_set:
+                if entry is None:
+                    self._check_room(name)
+                # The requesting broker may disconnect, but a write must not be left half known.
+                with trio.CancelScope(shield=True):
+                    await self._write(table, name, entry, decision.broker_set)
+        return decision
+
+    def _check_room(self, name: str) -> None:
+        if not name or len(name) > MAX_NAME_CHARS:
+            raise RequestError(
+                ResponseCode.CONTROLLER_INVALID_REQUEST, f"broker names have 1 to {MAX_NAME_CHARS} characters"
+            )
+        if len(self._table.entries) >= MAX_BROKER_SETS:
+            raise RequestError(
+                ResponseCode.CONTROLLER_INVALID_REQUEST, f"there are {MAX_BROKER_SETS} broker sets already"
+            )
+
+    async def _write(
+        self, table: _Table, name: str, entry: Entry | None, broker_set: BrokerSet | None
+    ) -> None:
+        term = self.leadership.term
+        if term is None:
+            raise RequestError(ResponseCode.CONTROLLER_NOT_LEADER, NOT_LEADER)
+        try:
+            version = await self._store.compare_and_put(
+                term, name, 0 if entry is None else entry.version, broker_set
+            )
+        except TermOver as problem:
+            self.leadership.give_up(str(problem))
+            raise RequestError(ResponseCode.CONTROLLER_NOT_LEADER, NOT_LEADER) from problem
+        except StoreUnavailable as problem:
+            self.leadership.give_up(str(problem))
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, f"the controller cannot store the change: {problem}"
+            ) from problem
+        # A table that was replaced meanwhile was read after this write.
+        if broker_set is None:
+            table.entries.pop(name, None)
+        else:
+            table.entries[name] = Entry(broker_set, version)
+
+    # -- elections ----------------------------------------------------------------------------------------------------
+
+    async def elect(self, request: ControllerElectMaster) -> ControllerElectMasterReply:
+        """Hold an election, and notify all live replicas if there is a new master."""
+        self._excuse_pause()
+        before: list[BrokerSet | None] = []
+
+        def decide(broker_set: BrokerSet | None) -> Decision[ControllerElectMasterReply]:
+            before.append(broker_set)
+            may_be_unclean = self.config.enable_elect_unclean_master
+            return elect_master(broker_set, request, self.liveness, may_be_unclean=may_be_unclean)
+
+        decision = await self.change(request.broker_name, decide)
+        if decision.broker_set is not None and decision.broker_set is not before[0]:
+            self._announce(before[0], decision.broker_set)
+        return decision.answer
+
+    def _announce(self, before: BrokerSet | None, broker_set: BrokerSet) -> None:
+        extra = {"broker": broker_set.name, "epoch": broker_set.master_epoch}
+        if broker_set.master_id is None:
+            self.counts.lost_masters += 1
+            log.error("no master: no replica in sync is alive", extra=extra)
+            return
+        self.counts.elections += 1
+        extra |= {"master": broker_set.master_id, "address": str(broker_set.master_address)}
+        if before is not None and before.had_master and broker_set.master_id not in before.sync_set:
+            self.counts.unclean_elections += 1
+            log.error(
+                "unclean election: the new master may lack messages that were acknowledged", extra=extra
+            )
+        else:
+            log.info("master elected", extra=extra)
+        if self.config.notify_broker_role_changed and self._nursery is not None:
+            for broker_id, replica in broker_set.replicas.items():
+                if self.liveness.is_alive(key_of(broker_set, broker_id)):
+                    self.notifications.send(self._nursery, replica.address, broker_set)
+
+    # -- heartbeats ---------------------------------------------------------------------------------------------------
+
+    def record_heartbeat(self, key: ReplicaKey, heartbeat: Heartbeat, connection: Connection | None) -> None:
+        """Note that a broker is alive."""
+        if self.liveness.record(key, heartbeat, connection):
+            extra = {"broker": key.name, "broker_id": key.broker_id, "address": heartbeat.address}
+            log.info("broker is alive", extra=extra)
+            self._may_need_election.set()
+
+    def forget_connection(self, connection: Connection) -> None:
+        """Take the brokers of a closed connection for dead."""
+        self._note_deaths(self.liveness.remove_connection(connection), "its connection closed")
+
+    def remove_silent(self) -> None:
+        """Take the brokers for dead whose time for a heartbeat is over, and close their connections."""
+        silent = self.liveness.remove_silent()
+        self._note_deaths([key for key, _ in silent], "no heartbeat in time")
+        for _, broker in silent:
+            if broker.connection is not None:
+                broker.connection.close("no heartbeat in time")
+
+    def _note_deaths(self, keys: list[ReplicaKey], reason: str) -> None:
+        for key in keys:
+            extra = {"broker": key.name, "broker_id": key.broker_id, "reason": reason}
+            log.warning("broker is dead", extra=extra)
+        if keys:
+            self._may_need_election.set()
+
+    # -- running ------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Lead if possible, and hold the elections that nobody asks for, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            nursery.start_soon(self.leadership.run)
+            nursery.start_soon(self._watch_heartbeats)
+            while True:
+                with trio.move_on_after(self.config.scan_inactive_master_interval_ms / 1000):
+                    await self._may_need_election.wait()
+                self._may_need_election = trio.Event()
+                await self.elect_missing_masters()
+
+    async def _watch_heartbeats(self) -> None:
+        while True:
+            interval_s = self.config.scan_not_active_broker_interval_ms / 1000
+            death_s = self.liveness.seconds_to_next_death()
+            # A moment after the death: at its exact time a broker is still alive.
+            until_death_s = interval_s if death_s is None else death_s + 0.01
+            await trio.sleep(min(interval_s, until_death_s, MAX_TURN_S))
+            self._excuse_pause()
+            self.remove_silent()
+
+    def _excuse_pause(self) -> None:
+        """Give brokers more time if this process was stopped: their heartbeats wait to be read."""
+        now_s = self.clock.monotonic()
+        pause_s = now_s - self._last_turn_s - MAX_TURN_S
+        self._last_turn_s = now_s
+        if pause_s > MAX_DELAY_S:
+            log.warning("controller was paused", extra={"pause_s": round(pause_s, 1)})
+            self.liveness.excuse_pause(pause_s)
+
+    async def elect_missing_masters(self) -> None:
+        """Hold an election for each broker set that needs one."""
+        self._excuse_pause()
+        for broker_set in list(self.broker_sets()):
+            may_be_unclean = self.config.enable_elect_unclean_master
+            if self.leadership.term is None:
+                return
+            if not needs_election(broker_set, self.liveness, may_be_unclean=may_be_unclean):
+                continue
+            request = ControllerElectMaster(
+                cluster_name=broker_set.cluster, broker_name=broker_set.name, broker_id=NO_BROKER
+            )
+            try:
+                await self.elect(request)
+            except RequestError as refusal:
+                extra = {"broker": broker_set.name, "reason": refusal.remark}
+                log.warning("election failed", extra=extra)
+
+    # -- metrics ------------------------------------------------------------------------------------------------------
+
+    def metrics(self) -> Iterator[Metric]:
+        """Yield the numbers of this controller."""
+        leads = self.leadership.term is not None
+        yield Metric("controller_leads", float(leads), "1 while this controller leads", "gauge")
+        yield Metric(
+            "controller_live_brokers",
+            len(self.liveness.alive_keys()),
+            "brokers whose heartbeats come",
+            "gauge",
+        )
+        sets = list(self.broker_sets()) if leads else []
+        yield Metric("controller_broker_sets", len(sets), "broker names; 0 unless it leads", "gauge")
+        masterless = sum(
+            broker_set.had_master and not self._has_live_master(broker_set) for broker_set in sets
+        )
+        yield Metric("controller_missing_masters", masterless, "broker names without a live master", "gauge")
+        yield Metric("controller_elections_total", self.counts.elections, "masters elected")
+        yield Metric(
+            "controller_unclean_elections_total",
+            self.counts.unclean_elections,
+            "masters elected that were not in sync",
+        )
+        yield Metric("controller_notifications_total", self.notifications.sent, "brokers told of their role")
+        yield Metric(
+            "controller_notification_failures_total",
+            self.notifications.failed,
+            "brokers that could not be told of their role",
+        )
+
+    def _has_live_master(self, broker_set: BrokerSet) -> bool:
+        master_id = broker_set.master_id
+        return master_id is not None and self.liveness.is_alive(key_of(broker_set, master_id))

@@ -1,0 +1,115 @@
+"""The heartbeats of brokers, in memory: which replicas are alive, and how far their logs reach.
+
+Every controller gets all heartbeats, not only the leading one, so a new leader knows at once who is alive. A controller
+that has just started does not. Until each broker had the time for a heartbeat (`Liveness.is_unheard`), a silent one may
+well be alive, and no election takes its place away.
+
+Source: DefaultBrokerHeartbeatManager, 5.4.0. Deviations: the official controller elects right after its start, among
+whoever has sent a heartbeat by then; it keeps the first connection of a broker, so that the end of a later one is not
+noticed; and it never takes a smaller end of a log, so that a truncated replica looks better than it is.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from remoting.connection import Connection
+
+DEFAULT_TIMEOUT_S: Final = 10.0
+"""For heartbeats without a time-out. Source: BrokerHeartbeatManager.DEFAULT_BROKER_CHANNEL_EXPIRED_TIME, 5.4.0."""
+LOWEST_PRIORITY: Final = (1 << 31) - 1
+UNKNOWN: Final = -1
+"""Epoch or offset of a heartbeat that does not have it."""
+
+
+class ReplicaKey(NamedTuple):
+    """One broker as it names itself in heartbeats."""
+
+    cluster: str
+    name: str
+    broker_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """The content of one heartbeat."""
+
+    address: str
+    timeout_s: float = DEFAULT_TIMEOUT_S
+    epoch: int = UNKNOWN
+    max_offset: int = UNKNOWN
+    confirm_offset: int = UNKNOWN
+    election_priority: int = LOWEST_PRIORITY
+
+
+@dataclass(slots=True)
+class LiveBroker:
+    """The last heartbeat of a broker, when it came, and over which connection."""
+
+    heartbeat: Heartbeat
+    connection: Connection | None
+    heard_at_s: float
+
+    @property
+    def dies_at_s(self) -> float:
+        return self.heard_at_s + self.heartbeat.timeout_s
+
+
+class Liveness:
+    """The brokers that have sent heartbeats. Times are those of ``monotonic``, in seconds."""
+
+    def __init__(self, monotonic: Callable[[], float], start_wait_s: float = DEFAULT_TIMEOUT_S) -> None:
+        """Begin without heartbeats; brokers have ``start_wait_s`` for the first one."""
+        self._monotonic = monotonic
+        self._settled_at_s = monotonic() + start_wait_s
+        self._brokers: dict[ReplicaKey, LiveBroker] = {}
+        self._heard: set[ReplicaKey] = set()
+
+    def record(self, key: ReplicaKey, heartbeat: Heartbeat, connection: Connection | None = None) -> bool:
+        """Note a heartbeat; return True if the broker was not alive before."""
+        is_new = not self.is_alive(key)
+        self._brokers[key] = LiveBroker(heartbeat, connection, self._monotonic())
+        self._heard.add(key)
+        return is_new
+
+    def is_alive(self, key: ReplicaKey) -> bool:
+        """Tell whether the broker's last heartbeat is recent enough."""
+        broker = self._brokers.get(key)
+        return broker is not None and self._monotonic() <= broker.dies_at_s
+
+    def is_unheard(self, key: ReplicaKey) -> bool:
+        """Tell whether nothing is known of a broker yet, because this controller has only just started."""
+        return key not in self._heard and self._monotonic() < self._settled_at_s
+
+    def live_broker(self, key: ReplicaKey) -> LiveBroker | None:
+        """Return what is known of a broker that is alive."""
+        return self._brokers[key] if self.is_alive(key) else None
+
+    def alive_keys(self) -> list[ReplicaKey]:
+        """Return all brokers that are alive."""
+        return [key for key in self._brokers if self.is_alive(key)]
+
+    def remove_silent(self) -> list[tuple[ReplicaKey, LiveBroker]]:
+        """Forget the brokers whose time is over, and return them."""
+        silent = [(key, broker) for key, broker in self._brokers.items() if not self.is_alive(key)]
+        for key, _ in silent:
+            del self._brokers[key]
+        return silent
+
+    def remove_connection(self, connection: Connection) -> list[ReplicaKey]:
+        """Forget the brokers whose last heartbeat came over a connection that closed, and return them."""
+        keys = [key for key, broker in self._brokers.items() if broker.connection is connection]
+        for key in keys:
+            del self._brokers[key]
+        return keys
+
+    def seconds_to_next_death(self) -> float | None:
+        """Return the time until the next broker is dead unless a heartbeat comes; None without brokers."""
+        deaths = [broker.dies_at_s for broker in self._brokers.values()]
+        return max(0.0, min(deaths) - self._monotonic()) if deaths else None
+
+    def excuse_pause(self, pause_s: float) -> None:
+        """Give all brokers more time, because this process did not run for a while, and so read no heartbeats."""
+        self._settled_at_s += pause_s
+        for broker in self._brokers.values():
+            broker.heard_at_s += pause_s

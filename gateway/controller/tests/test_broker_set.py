@@ -1,0 +1,65 @@
+"""Broker sets: ids, epochs, and their form in a store."""
+
+import json
+
+import pytest
+
+from gateway.controller.broker_set import BrokerSet, UnreadableState
+
+
+def two_replicas() -> BrokerSet:
+    return BrokerSet("C", "a").with_replica(1, "h:1", "h:1;7").with_replica(2, "h:2", "h:2;8")
+
+
+def test_a_new_master_is_alone_in_sync_and_has_the_next_epoch() -> None:
+    broker_set = two_replicas().with_master(1).with_sync_set((1, 2))
+    assert (broker_set.master_address, broker_set.master_epoch, broker_set.sync_set_epoch) == ("h:1", 1, 2)
+    changed = broker_set.with_master(2)
+    assert (changed.master_id, changed.master_epoch) == (2, 2)
+    assert (changed.sync_set, changed.sync_set_epoch) == (frozenset((2,)), 3)
+
+
+def test_a_lost_master_leaves_the_replicas_in_sync() -> None:
+    lost = two_replicas().with_master(1).with_sync_set((1, 2)).without_master()
+    assert (lost.master_id, lost.master_address, lost.master_epoch) == (None, None, 2)
+    assert lost.sync_set == frozenset((1, 2))
+
+
+def test_the_next_id_skips_those_that_brokers_took_out_of_turn() -> None:
+    broker_set = BrokerSet("C", "a").with_replica(1, "h:1", "x").with_replica(3, "h:3", "y")
+    assert broker_set.next_broker_id == 4
+    assert broker_set.with_replica(2, "h:2", "z").next_broker_id == 5
+
+
+def test_ids_of_removed_replicas_are_not_given_again() -> None:
+    rest = two_replicas().without_replicas((2,))
+    assert rest is not None
+    assert (list(rest.replicas), rest.next_broker_id) == ([1], 3)
+
+
+def test_removing_the_master_keeps_the_epochs() -> None:
+    rest = two_replicas().with_master(1).without_replicas((1,))
+    assert rest is not None
+    assert (rest.master_id, rest.master_epoch, rest.sync_set, rest.had_master) == (None, 2, frozenset(), True)
+
+
+def test_without_replicas_there_is_no_set() -> None:
+    assert two_replicas().without_replicas((1, 2)) is None
+
+
+def test_a_set_survives_a_store() -> None:
+    broker_set = two_replicas().with_master(2).with_address(1, "h:9")
+    assert BrokerSet.from_json(broker_set.to_json()) == broker_set
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"null", b"{}", b"\xff", b'{"format": 1, "replicas": []}'])
+def test_other_bytes_are_not_a_set(data: bytes) -> None:
+    with pytest.raises(UnreadableState):
+        BrokerSet.from_json(data)
+
+
+def test_a_set_of_a_later_version_is_not_read() -> None:
+    value = json.loads(two_replicas().to_json())
+    value["format"] = 2
+    with pytest.raises(UnreadableState, match="format 2, this version reads 1"):
+        BrokerSet.from_json(json.dumps(value).encode())

@@ -1,0 +1,84 @@
+"""Heartbeats: who is alive, and what a controller knows that has only just started."""
+
+from gateway.controller.liveness import Heartbeat, Liveness, ReplicaKey
+
+A1, A2 = ReplicaKey("C", "a", 1), ReplicaKey("C", "a", 2)
+
+
+class Clock:
+    """A clock that tests move."""
+
+    now_s = 100.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+def alive(clock: Clock, *keys: ReplicaKey) -> Liveness:
+    liveness = Liveness(clock.monotonic)
+    for key in keys:
+        liveness.record(key, Heartbeat("h:1"))
+    return liveness
+
+
+def test_a_broker_is_alive_for_the_time_of_its_heartbeat() -> None:
+    clock = Clock()
+    liveness = Liveness(clock.monotonic)
+    assert liveness.record(A1, Heartbeat("h:1", timeout_s=3))
+    assert not liveness.record(A1, Heartbeat("h:1", timeout_s=3))
+    clock.now_s += 3
+    assert liveness.is_alive(A1)
+    assert liveness.seconds_to_next_death() == 0
+    clock.now_s += 0.1
+    assert not liveness.is_alive(A1)
+    assert liveness.live_broker(A1) is None
+    assert [key for key, _ in liveness.remove_silent()] == [A1]
+    assert liveness.seconds_to_next_death() is None
+    assert liveness.record(A1, Heartbeat("h:1"))
+
+
+def test_the_last_heartbeat_counts_even_if_its_log_is_shorter() -> None:
+    liveness = alive(Clock())
+    liveness.record(A1, Heartbeat("h:1", epoch=2, max_offset=50))
+    liveness.record(A1, Heartbeat("h:1", epoch=2, max_offset=40))
+    live = liveness.live_broker(A1)
+    assert live is not None
+    assert live.heartbeat.max_offset == 40
+
+
+def test_a_broker_that_was_never_heard_of_may_be_alive_for_a_while_after_the_start() -> None:
+    clock = Clock()
+    liveness = alive(clock, A1)
+    assert (liveness.is_unheard(A1), liveness.is_unheard(A2)) == (False, True)
+    clock.now_s += 10
+    assert not liveness.is_unheard(A2)
+
+
+def test_a_broker_that_fell_silent_is_not_unheard() -> None:
+    clock = Clock()
+    liveness = Liveness(clock.monotonic)
+    liveness.record(A1, Heartbeat("h:1", timeout_s=1))
+    clock.now_s += 2
+    assert not liveness.is_alive(A1)
+    assert not liveness.is_unheard(A1)
+
+
+def test_a_pause_of_the_process_is_not_a_silence_of_the_brokers() -> None:
+    clock = Clock()
+    liveness = alive(clock, A1)
+    clock.now_s += 60
+    assert not liveness.is_alive(A1)
+    liveness.excuse_pause(59)
+    assert liveness.is_alive(A1)
+    assert liveness.is_unheard(A2)
+
+
+def test_only_brokers_of_the_closed_connection_are_forgotten() -> None:
+    liveness = alive(Clock(), A1)
+    first, second = object(), object()
+    liveness.record(A1, Heartbeat("h:1"), first)  # type: ignore[arg-type]
+    liveness.record(A2, Heartbeat("h:2"), second)  # type: ignore[arg-type]
+    # A broker that has connected again is not dead when its old connection ends.
+    liveness.record(A1, Heartbeat("h:1"), second)  # type: ignore[arg-type]
+    assert liveness.remove_connection(first) == []  # type: ignore[arg-type]
+    assert set(liveness.remove_connection(second)) == {A1, A2}  # type: ignore[arg-type]
