@@ -159,7 +159,7 @@ def _with_ports(command: str, arguments: tuple[str, ...]) -> list[str]:
     if command == "shadow":
         ports = ("listen.host=127.0.0.1", "listen.namesrv_port=0", "listen.broker_port=0", "console.port=0")
         return [*(word for port in ports for word in ("--set", port)), *line]
-    if "--port" not in line:
+    if "--port" not in line and command != "controller":  # whose settings name its port
         line += ["--port", "0"]
     if command == "serve" and "--broker-port" not in line:
         line += ["--broker-port", "0"]

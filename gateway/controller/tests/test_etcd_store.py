@@ -1,0 +1,154 @@
+"""The store in a real etcd cluster of three members: terms, fences, and what a member's death or hang does."""
+
+import time
+from collections.abc import Awaitable, Callable, Iterator
+
+import pytest
+import trio
+
+from gateway.controller.broker_set import BrokerSet
+from gateway.controller.etcd_client import Endpoint, EtcdClient
+from gateway.controller.etcd_store import EtcdStore
+from gateway.controller.store import Member, StoreUnavailable, TermOver
+from gateway.controller.tests.etcd_members import EtcdMembers, etcd_program
+
+pytestmark = pytest.mark.skipif(etcd_program() is None, reason="etcd is not installed")
+FIRST = BrokerSet("C", "a").with_replica(1, "h:1", "x")
+LEASE_S = 2
+
+
+@pytest.fixture(scope="module")
+def members(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdMembers]:
+    with EtcdMembers(tmp_path_factory.mktemp("etcd"), 3) as members:
+        yield members
+
+
+@pytest.fixture
+def open_store(members: EtcdMembers, request: pytest.FixtureRequest) -> Callable[[], EtcdStore]:
+    """Open the store of this test's own group."""
+    group = request.node.name
+    endpoints = [Endpoint.parse(url) for url in members.urls]
+    return lambda: EtcdStore(EtcdClient(endpoints), group, LEASE_S, time.monotonic)
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    with trio.fail_after(30):
+        while not await condition():
+            await trio.sleep(0.1)
+
+
+def test_one_leads_and_its_state_is_read_by_the_next(open_store: Callable[[], EtcdStore]) -> None:
+    async def story() -> None:
+        first, second = open_store(), open_store()
+        assert await first.read_leader() is None
+        term = await first.begin_term(Member("n0", "h:1"))
+        assert term is not None
+        assert await second.begin_term(Member("n1", "h:2")) is None
+        assert await second.read_leader() == Member("n0", "h:1")
+        version = await first.compare_and_put(term, "a", 0, FIRST)
+        for wrong in (0, version + 1):
+            with pytest.raises(TermOver):
+                await first.compare_and_put(term, "a", wrong, FIRST)
+        renewed = await first.renew(term)
+        assert renewed.expires_at_s > term.expires_at_s
+        await first.end_term(renewed)
+        assert await second.read_leader() is None
+        later = await second.begin_term(Member("n1", "h:2"))
+        assert later is not None
+        assert later.fence > term.fence
+        entries = await second.read_all()
+        assert {name: (entry.broker_set, entry.version) for name, entry in entries.items()} == {
+            "a": (FIRST, version)
+        }
+        # The former leader knows nothing of all that.
+        with pytest.raises(TermOver):
+            await first.compare_and_put(renewed, "a", version, FIRST.with_master(1))
+        with pytest.raises(TermOver):
+            await first.renew(renewed)
+        assert await second.compare_and_put(later, "a", version, None) == 0
+        assert await second.read_all() == {}
+        await second.end_term(later)
+
+    trio.run(story)
+
+
+def test_a_term_that_is_not_renewed_ends_for_its_holder_before_it_does_for_others(
+    open_store: Callable[[], EtcdStore],
+) -> None:
+    async def story() -> None:
+        first, second = open_store(), open_store()
+        term = await first.begin_term(Member("n0", "h:1"))
+        assert term is not None
+
+        async def begins() -> bool:
+            later = await second.begin_term(Member("n1", "h:2"))
+            if later is not None:
+                assert time.monotonic() > term.expires_at_s
+                await second.end_term(later)
+            return later is not None
+
+        await until(begins)
+
+    trio.run(story)
+
+
+def test_the_state_survives_deaths_and_hangs_of_one_member(
+    members: EtcdMembers, open_store: Callable[[], EtcdStore]
+) -> None:
+    async def story() -> None:
+        store = open_store()
+
+        async def write(epoch: int) -> None:
+            """Write as a controller does: when the outcome is unknown, begin again from what is stored."""
+            done = False
+
+            async def written() -> bool:
+                nonlocal done
+                try:
+                    term = await store.begin_term(Member("n0", "h:1"))
+                    if term is None:
+                        return False
+                    entry = (await store.read_all()).get("a")
+                    broker_set, version = (entry.broker_set, entry.version) if entry else (FIRST, 0)
+                    if broker_set.master_epoch < epoch:
+                        await store.compare_and_put(term, "a", version, broker_set.with_master(1))
+                    await store.end_term(term)
+                except (StoreUnavailable, TermOver):
+                    return False
+                done = True
+                return True
+
+            await until(written)
+            assert done
+
+        await write(1)
+        for index in range(3):
+            members.stop(index)
+            await write(2 + 2 * index)
+            members.resume(index)
+            members.kill(index)
+            await write(3 + 2 * index)
+            members.start(index)
+            await trio.to_thread.run_sync(members.wait_ready)
+        assert (await store.read_all())["a"].broker_set.master_epoch == 7
+
+    trio.run(story)
+
+
+def test_without_a_majority_nothing_is_written(
+    members: EtcdMembers, open_store: Callable[[], EtcdStore]
+) -> None:
+    async def story() -> None:
+        store = open_store()
+        term = await store.begin_term(Member("n0", "h:1"))
+        assert term is not None
+        for index in (0, 1):
+            members.stop(index)
+        try:
+            with pytest.raises(StoreUnavailable):
+                await store.compare_and_put(term, "a", 0, FIRST)
+        finally:
+            for index in (0, 1):
+                members.resume(index)
+
+    trio.run(story)

@@ -1,0 +1,192 @@
+"""A whole controller over connections in memory: requests of brokers and operators, and connections that close."""
+
+import json
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from codec.constants import ResponseCode
+from gateway.config.controller import ControllerConfig
+from gateway.controller.service import ControllerService, build_store
+from gateway.controller.sqlite_store import SqliteStore
+from remoting.client import open_client
+from remoting.connection import Connection
+from remoting.declare import Request
+from remoting.errors import RequestError
+from remoting.limits import ConnectionLimits
+from remoting.requests.controller import (
+    ControllerApplyBrokerId,
+    ControllerElectMaster,
+    ControllerGetMetadataInfo,
+    ControllerGetReplicaInfo,
+    ControllerGetSyncStateData,
+    GetControllerConfig,
+    UpdateControllerConfig,
+)
+from remoting.requests.namesrv import BrokerHeartbeat
+from remoting.server import ServerLimits, open_listeners
+from storage.clock import SystemClock
+
+
+async def run_at_once(work: Callable[[], Any]) -> Any:
+    return work()
+
+
+@asynccontextmanager
+async def running(config: ControllerConfig | None = None) -> AsyncIterator[tuple[ControllerService, int]]:
+    """Run a controller with its state in memory."""
+    listeners: list[socket.socket] = open_listeners("127.0.0.1", 0)
+    port = listeners[0].getsockname()[1]
+    service = ControllerService(
+        config or ControllerConfig(peers="n0-127.0.0.1:0"),
+        port,
+        SystemClock(),
+        ConnectionLimits(),
+        ServerLimits(),
+        memory=True,
+        run_blocking=run_at_once,
+    )
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(service.run, listeners)
+        while service.controller.leadership.term is None:
+            await trio.sleep(0.01)
+        yield service, port
+        await service.stop()
+        nursery.cancel_scope.cancel()
+
+
+def play(story: Callable[[ControllerService, Connection, int], Awaitable[None]]) -> None:
+    async def run() -> None:
+        with trio.fail_after(20):
+            async with running() as (service, port), open_client("127.0.0.1", port) as client:
+                await story(service, client, port)
+
+    trio.run(run)
+
+
+def with_body(request: Request[Any], body: bytes) -> Request[Any]:
+    request.body = body
+    return request
+
+
+def apply_id(broker_id: int) -> ControllerApplyBrokerId:
+    return ControllerApplyBrokerId(
+        cluster_name="C", broker_name="a", applied_broker_id=broker_id, register_check_code=f"h:{broker_id};1"
+    )
+
+
+def heartbeat(broker_id: int | None, timeout_ms: int | None = None) -> BrokerHeartbeat:
+    return BrokerHeartbeat(
+        cluster_name="C",
+        broker_addr="h:1",
+        broker_name="a",
+        broker_id=broker_id,
+        heartbeat_timeout_mills=timeout_ms,
+    )
+
+
+def test_it_describes_its_group_with_the_port_that_it_has() -> None:
+    async def story(service: ControllerService, client: Connection, port: int) -> None:
+        answer = await client.ask(ControllerGetMetadataInfo())
+        assert (answer.controller_leader_id, answer.is_leader) == ("n0", True)
+        assert answer.controller_leader_address == f"127.0.0.1:{port}"
+        assert answer.peers == f"n0:127.0.0.1:{port};"
+
+    play(story)
+
+
+def test_a_broker_is_dead_when_its_connection_closes() -> None:
+    async def story(service: ControllerService, client: Connection, port: int) -> None:
+        for broker_id in (1, 2):
+            await client.ask(apply_id(broker_id))
+        async with open_client("127.0.0.1", port) as broker:
+            assert (await broker.ask_command(heartbeat(1).to_command(), 5)).remark == "Heart beat success"
+            await client.ask(ControllerElectMaster(cluster_name="C", broker_name="a", broker_id=1))
+            await client.ask(heartbeat(2))
+        reply = await client.ask(ControllerGetReplicaInfo(broker_name="a"))
+        while reply.master_broker_id is not None:
+            await trio.sleep(0.01)
+            reply = await client.ask(ControllerGetReplicaInfo(broker_name="a"))
+        assert reply.master_epoch == 2
+        answer = await client.ask(with_body(ControllerGetSyncStateData(), b'["a"]'))
+        info = answer.data.replicas_info_table["a"]
+        assert [(item.broker_id, item.alive) for item in info.in_sync_replicas] == [(1, False)]
+        assert [(item.broker_id, item.alive) for item in info.not_in_sync_replicas] == [(2, True)]
+
+    play(story)
+
+
+def test_a_heartbeat_without_an_id_is_refused() -> None:
+    async def story(service: ControllerService, client: Connection, port: int) -> None:
+        with pytest.raises(RequestError, match="Heart beat with empty brokerId") as refusal:
+            await client.ask(heartbeat(None))
+        assert refusal.value.code == ResponseCode.CONTROLLER_INVALID_REQUEST
+
+    play(story)
+
+
+@pytest.mark.parametrize("body", [b"{", b"{}", b"[1]", b'["a", null]', b"7"])
+def test_a_body_that_is_not_a_list_of_names_is_refused(body: bytes) -> None:
+    async def story(service: ControllerService, client: Connection, port: int) -> None:
+        with pytest.raises(RequestError, match="not a list of broker names"):
+            await client.ask(with_body(ControllerGetSyncStateData(), body))
+
+    play(story)
+
+
+def test_live_settings_change_and_others_do_not() -> None:
+    async def story(service: ControllerService, client: Connection, port: int) -> None:
+        await client.ask(with_body(UpdateControllerConfig(), b"enableElectUncleanMaster=true\n"))
+        assert service.controller.config.enable_elect_unclean_master
+        with pytest.raises(RequestError, match="Can not update config in black list") as refusal:
+            await client.ask(with_body(UpdateControllerConfig(), b"configBlackList=a"))
+        assert refusal.value.code == ResponseCode.NO_PERMISSION
+        with pytest.raises(RequestError, match="cannot be changed while the server runs"):
+            await client.ask(with_body(UpdateControllerConfig(), b"scanInactiveMasterInterval=700"))
+        text = (await client.ask(GetControllerConfig())).body.decode()
+        assert "enableElectUncleanMaster=true" in text
+        assert "controllerType=DLedger" in text
+        assert "controllerEtcdPassword" in text
+
+    play(story)
+
+
+def test_names_are_bounded() -> None:
+    async def story(service: ControllerService, client: Connection, port: int) -> None:
+        request = apply_id(1)
+        for name in ("", "n" * 257):
+            request.broker_name = name
+            with pytest.raises(RequestError, match="1 to 256 characters"):
+                await client.ask(request)
+
+    play(story)
+
+
+def test_metrics_count_what_happens() -> None:
+    async def story(service: ControllerService, client: Connection, port: int) -> None:
+        await client.ask(apply_id(1))
+        await client.ask(heartbeat(1))
+        await client.ask(ControllerElectMaster(cluster_name="C", broker_name="a", broker_id=1))
+        values = {metric.name: metric.value for metric in service.controller.metrics()}
+        assert values["controller_leads"] == 1
+        assert values["controller_live_brokers"] == 1
+        assert values["controller_broker_sets"] == 1
+        assert values["controller_elections_total"] == 1
+        assert values["controller_missing_masters"] == 0
+
+    play(story)
+
+
+def test_settings_choose_the_store(tmp_path: Path) -> None:
+    config = ControllerConfig(store_path=str(tmp_path / "state"))
+    store = build_store(config, run_at_once, lambda: 0.0, memory=False)
+    assert isinstance(store, SqliteStore)
+    trio.run(store.close)
+    assert json.dumps([path.name for path in (tmp_path / "state").iterdir()]) == '["controller.sqlite"]'
+    config = ControllerConfig(etcd="http://127.0.0.1:1;https://e")
+    assert not isinstance(build_store(config, run_at_once, lambda: 0.0, memory=False), SqliteStore)
