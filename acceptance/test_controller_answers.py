@@ -10,6 +10,7 @@ import pytest
 from acceptance.controllers import OfficialController, free_port
 from acceptance.test_cluster import available
 from codec.command import Command
+from codec.fastjson import loads
 from compat_tests.clients.typed import connect
 from compat_tests.server import eventually
 from remoting.blocking import BlockingClient
@@ -33,7 +34,7 @@ from tools.processes import Gateway
 pytestmark = pytest.mark.both_servers
 
 CLUSTER = "C"
-Outcome = tuple[int, str | None, dict[str, str], bytes]
+Outcome = tuple[int, str | None, dict[str, str], Any]
 ANSWER_TIMEOUT_S = 10.0
 
 
@@ -130,7 +131,6 @@ REQUESTS: list[Request[Any]] = [
     replicas(b'["a", "nobody"]'),
     # Heartbeats, and the first election.
     heartbeat("a", None),
-    elect("a", -1),
     heartbeat("a", 1),
     elect("a", 1),
     elect("a", 1),
@@ -139,23 +139,24 @@ REQUESTS: list[Request[Any]] = [
     register("a", 1, "10.0.0.1:20911"),
     ControllerGetReplicaInfo(broker_name="a"),
     # Replicas in sync.
-    alter("a", 1, 2, [1], 2),
-    alter("a", 2, 2, [1, 2], 2),
-    alter("a", 1, 7, [1, 2], 2),
-    alter("a", 1, 2, [1, 2], 7),
-    alter("a", 1, 2, [1, 9], 2),
-    alter("a", 1, 2, [1, 2], 2),
-    heartbeat("a", 2, max_offset=5, epoch=2),
-    heartbeat("a", 3, max_offset=9, epoch=2),
-    alter("a", 1, 2, [2], 2),
-    alter("a", 1, 2, [1, 2], 2),
+    alter("a", 1, 1, [1], 1),
+    alter("a", 2, 1, [1, 2], 1),
+    alter("a", 1, 7, [1, 2], 1),
+    alter("a", 1, 1, [1, 2], 7),
+    alter("a", 1, 1, [1, 9], 1),
+    alter("a", 1, 1, [1, 2], 1),
+    heartbeat("a", 2, max_offset=5, epoch=1),
+    heartbeat("a", 3, max_offset=9, epoch=1),
+    alter("a", 1, 1, [2], 1),
+    alter("a", 1, 1, [1, 2], 1),
     replicas(b'["a"]'),
     # Elections that are asked for.
     elect("a", 3, designate=True),
     elect("a", 9, designate=True),
     elect("a", 1, designate=True),
     elect("a", 2, designate=True),
-    alter("a", 1, 2, [1, 2, 3], 3),
+    alter("a", 1, 1, [1, 2, 3], 2),
+    alter("a", 2, 2, [2, 1], 3),
     ControllerGetReplicaInfo(broker_name="a"),
     elect("a", 3),
     elect("a", -1),
@@ -187,7 +188,9 @@ def answers(address: str) -> list[tuple[str, Outcome]]:
 
 def outcome(controller: BlockingClient, request: Request[Any]) -> Outcome:
     answer: Command = controller.send_command(request.to_command())
-    return answer.code, answer.remark, dict(answer.ext), bytes(answer.body or b"")
+    body = bytes(answer.body or b"")
+    # The order of fields in an object means nothing.
+    return answer.code, answer.remark, dict(answer.ext), loads(body) if body else None
 
 
 @pytest.fixture(scope="module")

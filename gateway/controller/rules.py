@@ -7,6 +7,8 @@ Source: ReplicasInfoManager, 5.4.0. Deviations:
 
 - a first election asks for a registered replica; the official one makes any id the master
 - removing all replicas in sync keeps the epochs (`BrokerSet.without_replicas`)
+- an election that finds nobody changes nothing if there was no master; the official one begins an epoch each time, and
+  a set that never had a master can then get none
 - the next id is never one that is taken already
 - no election is held while a replica that counts has not had the time for a heartbeat (`Liveness.is_unheard`)
 """
@@ -289,7 +291,8 @@ def elect_master(
     if request.broker_id == NO_BROKER and not is_too_early:
         code = ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE
         remark = "Old master has down and failed to elect a new broker master"
-        return refused(answer, broker_set.without_master(), code, remark)
+        rest = broker_set if broker_set.master_id is None else broker_set.without_master()
+        return refused(answer, rest, code, remark)
     code = ResponseCode.CONTROLLER_ELECT_MASTER_FAILED
     return refused(answer, broker_set, code, "Failed to elect a new master")
 

@@ -59,7 +59,7 @@ class Group:
             self.store.of(member_id),
             Member(member_id, f"{member_id}:9878"),
             "",
-            TrioClock(),  # type: ignore[arg-type]
+            TrioClock(),
             Notifications(None, self._deliver),
         )
         self.controllers[member_id] = controller
@@ -306,7 +306,7 @@ def test_a_pause_of_the_process_elects_nobody() -> None:
         await group.begin(1, 2)
         before = group.broker_set
         clock = JumpingClock()
-        group.leader.clock = clock  # type: ignore[assignment]
+        group.leader.clock = clock
         group.leader.liveness._monotonic = clock.monotonic
         clock.jump_s = 60
         await group.leader.elect_missing_masters()

@@ -1,5 +1,7 @@
 """Heartbeats: who is alive, and what a controller knows that has only just started."""
 
+from typing import Any
+
 from gateway.controller.liveness import Heartbeat, Liveness, ReplicaKey
 
 A1, A2 = ReplicaKey("C", "a", 1), ReplicaKey("C", "a", 2)
@@ -75,10 +77,11 @@ def test_a_pause_of_the_process_is_not_a_silence_of_the_brokers() -> None:
 
 def test_only_brokers_of_the_closed_connection_are_forgotten() -> None:
     liveness = alive(Clock(), A1)
-    first, second = object(), object()
-    liveness.record(A1, Heartbeat("h:1"), first)  # type: ignore[arg-type]
-    liveness.record(A2, Heartbeat("h:2"), second)  # type: ignore[arg-type]
+    first: Any = object()
+    second: Any = object()
+    liveness.record(A1, Heartbeat("h:1"), first)
+    liveness.record(A2, Heartbeat("h:2"), second)
     # A broker that has connected again is not dead when its old connection ends.
-    liveness.record(A1, Heartbeat("h:1"), second)  # type: ignore[arg-type]
-    assert liveness.remove_connection(first) == []  # type: ignore[arg-type]
-    assert set(liveness.remove_connection(second)) == {A1, A2}  # type: ignore[arg-type]
+    liveness.record(A1, Heartbeat("h:1"), second)
+    assert liveness.remove_connection(first) == []
+    assert set(liveness.remove_connection(second)) == {A1, A2}

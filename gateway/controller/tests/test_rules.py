@@ -178,7 +178,7 @@ class Histories(RuleBasedStateMachine):
         assert BrokerSet.from_json(broker_set.to_json()) == broker_set
 
 
-class TestHistories(Histories.TestCase):  # type: ignore[name-defined,misc]
+class TestHistories(Histories.TestCase):  # type: ignore[misc, valid-type]
     settings = settings(
         max_examples=150, stateful_step_count=40, deadline=None, derandomize=True, database=None
     )
@@ -248,6 +248,17 @@ def test_a_broker_set_without_live_brokers_needs_no_election() -> None:
 def test_a_first_election_does_not_make_an_unknown_id_the_master() -> None:
     decision = rules.elect_master(set_of(1), elect(7), Liveness(lambda: 0.0), may_be_unclean=False)
     assert decision.answer.code == ResponseCode.CONTROLLER_ELECT_MASTER_FAILED
+
+
+def test_an_election_without_candidates_leaves_a_set_that_never_had_a_master_as_it_is() -> None:
+    broker_set = set_of(1)
+    decision = rules.elect_master(
+        broker_set, elect(rules.NO_BROKER), Liveness(lambda: 0.0), may_be_unclean=False
+    )
+    assert decision.answer.code == ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE
+    assert decision.broker_set is broker_set
+    decision = rules.elect_master(broker_set, elect(1), Liveness(lambda: 0.0), may_be_unclean=False)
+    assert decision.answer.code == 0
 
 
 def test_removing_all_replicas_in_sync_keeps_the_epoch() -> None:
