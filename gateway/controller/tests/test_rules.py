@@ -6,7 +6,7 @@
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from codec.constants import ResponseCode
 from gateway.controller import rules
@@ -82,6 +82,15 @@ class Histories(RuleBasedStateMachine):
                 or after.sync_set_epoch > before.sync_set_epoch
                 or (after.sync_set < before.sync_set and after.replicas.keys() < before.replicas.keys())
             )
+
+    @initialize(is_running=st.booleans())
+    def begin(self, is_running: bool) -> None:
+        """Begin with nothing, or with a master and two other replicas, which are alive."""
+        for broker_id in (1, 2, 3) if is_running else ():
+            self.apply(broker_id)
+            self.heartbeat(broker_id, 0, 0)
+        if is_running:
+            self.elect(1, designate=False, unclean=False)
 
     @rule(broker_id=IDS)
     def apply(self, broker_id: int) -> None:
