@@ -436,7 +436,7 @@ def _check_grpc(role: Role, process: ProcessConfig) -> None:
 
 def _check_native(role: Role, broker: BrokerConfig) -> None:
     """Refuse to do without the C extension where it is required."""
-    if role != "namesrv" and broker.flow.native_sends == "require" and (reason := native_absence()):
+    if role in ("serve", "broker") and broker.flow.native_sends == "require" and (reason := native_absence()):
         raise ConfigError(
             f"nativeSends=require: the extension rocketmq_native cannot be used ({reason}). With nativeSends=auto the "
             "server works without it"
