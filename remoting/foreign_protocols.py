@@ -7,10 +7,11 @@ log = logging.getLogger(__name__)
 
 _HTTP: Final = (b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PATC", b"CONN")
 
+HTTP_2_BEGIN: Final = b"PRI "
 HTTP_2: Final = (
     "HTTP/2, as gRPC clients of RocketMQ 5 (rocketmq-client-java and others) and proxies speak it",
-    "give gRPC clients a gRPC port, which `serve --grpc-port 8081` opens (grpcServerPort), "
-    "or use a remoting client (Java: rocketmq-client)",
+    "ports of a process with brokers serve gRPC (grpcOnRemotingPorts=true): give gRPC clients the address of one, or "
+    "use a remoting client (Java: rocketmq-client)",
 )
 HTTP: Final = (
     "HTTP",
@@ -25,7 +26,7 @@ TLS: Final = (
 def recognise(data: bytes | bytearray | memoryview) -> tuple[str, str] | None:
     """Return the protocol that a connection's first bytes belong to, and the remedy; None for an unknown protocol."""
     begin = bytes(data[:4])
-    if begin == b"PRI ":
+    if begin == HTTP_2_BEGIN:
         return HTTP_2
     if begin in _HTTP:
         return HTTP

@@ -31,7 +31,8 @@ Invariant: bytes in ``_input`` start at a frame boundary between calls; ``_outpu
 task sends. A peer's bytes never raise out of this class: an impossible frame ends the connection, the exception of a
 handler becomes its answer.
 
-Sockets are opened in `remoting.server` and `remoting.client`.
+Sockets are opened in `remoting.server` and `remoting.client`. A peer that begins to speak HTTP/2 is handed over, with
+its transport and the bytes that were read, to whoever set ``hand_over``.
 """
 
 import logging
@@ -45,7 +46,7 @@ from codec.command import Command, decode_frame, encode_command, encode_response
 from codec.constants import ResponseCode
 from codec.errors import FrameError
 from remoting.connection import ONEWAY_FLAG, Connection, Handler, encode_failure
-from remoting.foreign_protocols import log_foreign, recognise
+from remoting.foreign_protocols import HTTP_2_BEGIN, log_foreign, recognise
 from remoting.limits import ConnectionLimits
 from remoting.reactor import Reactor
 from remoting.transport import Buffer, Transport
@@ -61,6 +62,8 @@ not even the first one. It handles whole frames only, and so few at once that th
 
 LARGE_INPUT_BYTES = 256 * 1024
 RESPONSE_FLAG = 1
+HandOver = Callable[[Transport, bytes], Awaitable[None]]
+"""Serves a peer of another protocol until it ends, from its transport and the bytes that were read already."""
 MAX_RESTS_PER_PASS: Final = 8
 """Number of connections that handle the rest of a read in one pass of the event loop; they share ``max_turn_s``."""
 MAX_ROUND_S: Final = 0.1
@@ -119,6 +122,7 @@ class FrameConnection(Connection):
         "_frame_taker",
         "_handlers",
         "_input",
+        "_is_handed_over",
         "_long_request",
         "_long_request_bytes",
         "_on_large_input",
@@ -129,6 +133,7 @@ class FrameConnection(Connection):
         "_read_failure",
         "_sending",
         "_transport",
+        "hand_over",
         "idle_ticks",
     )
 
@@ -150,6 +155,8 @@ class FrameConnection(Connection):
         self._on_large_input = on_large_input
         self._on_large_output = on_large_output
         self.idle_ticks = 0
+        self.hand_over: HandOver | None = None
+        self._is_handed_over = False
         self._input = bytearray()
         self._long_request: trio.Event | None = None
         self._long_request_bytes = 0
@@ -164,15 +171,24 @@ class FrameConnection(Connection):
 
     async def run(self) -> None:
         """Serve the peer until either side closes. Never raises for anything a peer did."""
+        await self._run()
+        if self._is_handed_over and self.hand_over is not None:
+            received, self._input = bytes(self._input), bytearray()
+            await self.hand_over(self._transport, received)
+
+    def put_back(self, received: bytes) -> None:
+        """Take bytes of the peer that another connection has read, before `run`."""
+        self._input += received
+
+    async def _run(self) -> None:
         reason = "closed by peer"
         try:
-            # The reactor calls back where it can: a task that waits for input costs a task switch for each read.
-            if self._transport.watch(self._readable):
-                await self._until_read_ends()
-            else:
-                await self._read_loop()
+            await self._read_all()
         except FrameError as error:
             reason = str(error)
+            if self.hand_over is not None and self._input.startswith(HTTP_2_BEGIN) and not self._sending:
+                self._is_handed_over = True
+                return
             # The first bytes of HTTP or TLS look like an impossible frame length. Say so instead: it is mostly a wrong
             # port or a missing TLS setting.
             foreign = recognise(self._input)
@@ -192,8 +208,19 @@ class FrameConnection(Connection):
             )
         finally:
             self.close(reason)
-            # The connection object may live until the garbage collector runs, which it rarely does.
-            self._input = bytearray()
+            if not self._is_handed_over:
+                # The connection object may live until the garbage collector runs, which it rarely does.
+                self._input = bytearray()
+
+    async def _read_all(self) -> None:
+        """Read and handle input until its end. Raises FrameError, OSError."""
+        if self._input and not self._feed(b""):
+            await self._feed_rest()
+        # The reactor calls back where it can: a task that waits for input costs a task switch for each read.
+        if self._transport.watch(self._readable):
+            await self._until_read_ends()
+        else:
+            await self._read_loop()
 
     async def _read_loop(self) -> None:
         receive = self._transport.receive
@@ -536,7 +563,8 @@ class FrameConnection(Connection):
 
     def _close_transport(self) -> None:
         self._read_ended.set()
-        self._transport.close()
+        if not self._is_handed_over:
+            self._transport.close()
         self._output.clear()
         self._count_output(-self._output_bytes)
         if self._drained is not None:

@@ -210,17 +210,20 @@ class RemotingServer:
         transport.close()
         return True
 
-    async def serve_transport(self, transport: Transport) -> None:
-        """Run one connection until it ends. Never raises: a defect of one connection must not end the others."""
+    async def serve_transport(self, transport: Transport, received: bytes = b"") -> None:
+        """Run one connection until it ends. ``received`` are bytes of its peer that somebody else has read.
+
+        Never raises: a defect of one connection must not end the others.
+        """
         if self._refuse_if_full(transport):
             return
         try:
             async with trio.open_nursery() as nursery:
-                await self._run_connection(transport, nursery)
+                await self._run_connection(transport, received, nursery)
         except Exception:
             log.exception("connection ended by a defect", extra={"remote": transport.remote})
 
-    async def _run_connection(self, transport: Transport, nursery: trio.Nursery) -> None:
+    async def _run_connection(self, transport: Transport, received: bytes, nursery: trio.Nursery) -> None:
         connection = self._connection_type(
             transport,
             self._handlers,
@@ -235,6 +238,7 @@ class RemotingServer:
         try:
             if self._on_open is not None:
                 self._on_open(connection)
+            connection.put_back(received)
             await connection.run()
         finally:
             connection.close("ended")

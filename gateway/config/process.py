@@ -326,6 +326,12 @@ class ProcessConfig:
         low=-1,
         high=65535,
     )
+    grpc_on_remoting_ports: bool = key(
+        "grpcOnRemotingPorts",
+        True,
+        "whether the remoting ports of a process with brokers serve gRPC as well (5.x clients)",
+        unofficial=True,
+    )
     control_port: int = key(
         "controlPort",
         -1,

@@ -67,14 +67,16 @@ class GrpcService:
         listeners: list[socket.socket],
         brokers: Sequence[LocalBroker],
         namesrv: ServedHandlers | None,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Serve until `stop` or cancelled."""
+        """Serve until `stop` or cancelled; report when connections may come."""
         async with trio.open_nursery() as nursery:
             cluster = LocalCluster(brokers, namesrv, self._clock, nursery)
             self._methods = {
                 name: self._running.counting(verifying(method, cluster))
                 for name, method in build_methods(cluster).items()
             }
+            task_status.started()
             await self.server.serve(listeners)
             nursery.cancel_scope.cancel()
 

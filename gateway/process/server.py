@@ -20,6 +20,7 @@ from gateway.namesrv.service import NamesrvService, namesrv_metrics
 from gateway.process.access import SAVE_INTERVAL_S
 from gateway.process.address_server import AddressServer
 from gateway.process.cores import suggest_brokers, usable_cores
+from gateway.process.grpc_door import GrpcDoor
 from gateway.process.grpc_endpoint import GrpcEndpoint, build_grpc_endpoint
 from gateway.process.http_endpoint import METRIC_PREFIX, Readiness, build_http_endpoint, failing_tasks
 from gateway.process.metrics_export import build_metrics_push
@@ -31,6 +32,8 @@ from gateway.runtime.process import announce_ready, run_process, tune_garbage_co
 from gateway.runtime.run_blocking import RunBlocking
 from gateway.runtime.stop_signals import StopSignals
 from gateway.runtime.supervise import TaskSupervisor
+from remoting.frame_connection import FrameConnection
+from remoting.server import ConnectionType
 from remoting.tls_acceptor import RELOAD_INTERVAL_S
 
 if TYPE_CHECKING:
@@ -93,13 +96,15 @@ class Server:
     ):
         self._config = config
         self._link = link
-        self._parts = ProcessParts.build(config, run_blocking)
+        self._parts = ProcessParts.build(config, run_blocking, connection_type=self._connection_type())
         self._tasks = TaskSupervisor("process")
         self._namesrv = self._build_namesrv()
         self._namesrv_port: int | None = None
         self._controller: ControllerService | None = None
         self._brokers = self._build_brokers()
         self._grpc = build_grpc_endpoint(config, self._parts)
+        self._started = trio.Event()
+        self._nursery: trio.Nursery | None = None
         self._signals = StopSignals(counts_signals=link is None)
         self._watchdog = LoopWatchdog()
         self._metrics = MetricRegistry()
@@ -112,6 +117,18 @@ class Server:
         self._push = build_metrics_push(config.process.metrics_export, self._metrics, METRIC_PREFIX)
         if self._push is not None:
             self._metrics.register(self._push.metrics)
+
+    def _connection_type(self) -> ConnectionType:
+        """Return the type of connections on the remoting ports: with gRPC where brokers run in this process."""
+        process = self._config.process
+        if (
+            process.processes
+            or self._link is not None
+            or not self._config.brokers
+            or not process.grpc_on_remoting_ports
+        ):
+            return FrameConnection
+        return GrpcDoor(self._open_grpc).watching(FrameConnection)
 
     def _build_namesrv(self) -> NamesrvService | None:
         if self._config.namesrv is None:
@@ -155,6 +172,7 @@ class Server:
         self._signals.install()
         try:
             async with trio.open_nursery() as nursery:
+                self._nursery = nursery
                 if self._parts.reactor is not None:
                     nursery.start_soon(self._parts.reactor.run)
                 nursery.start_soon(self._watchdog.run)
@@ -195,6 +213,7 @@ class Server:
         if self._push is not None:
             nursery.start_soon(self._push.run, self._tasks)
         tune_garbage_collector()
+        self._started.set()
         if self._link is None:
             announce_ready(facts, self._config.process.ready_file)
             log_start(
@@ -249,6 +268,20 @@ class Server:
         # The configuration refuses the port together with broker processes.
         assert isinstance(self._brokers, LocalBrokers)
         return endpoint.start(nursery, self._brokers.services, self._namesrv)
+
+    async def _open_grpc(self) -> GrpcEndpoint:
+        """Return the gRPC front; without a port of its own it is loaded when the first client comes."""
+        await self._started.wait()
+        if self._grpc is None:
+            from gateway.process.local_brokers import LocalBrokers
+
+            assert isinstance(self._brokers, LocalBrokers)
+            assert self._nursery is not None
+            # In a thread: the import takes 0.1 s.
+            endpoint = await self._parts.run_blocking(lambda: GrpcEndpoint(self._config, self._parts))
+            await endpoint.start_without_port(self._nursery, self._brokers.services, self._namesrv)
+            self._grpc = endpoint
+        return self._grpc
 
     def _supervisors(self) -> Iterator[TaskSupervisor]:
         yield self._tasks

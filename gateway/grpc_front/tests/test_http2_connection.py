@@ -193,6 +193,7 @@ async def test_windows_are_given_back_before_they_are_used_up(cluster):
             answer = await client.call("SendMessage", send_request(message(body=bytes(90_000))))
             assert answer.status.code == m.OK
     (connection,) = front.service.server.connections
+    assert isinstance(connection, Http2Connection)
     assert connection.open_streams == 0
 
 
