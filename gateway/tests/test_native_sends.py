@@ -165,13 +165,18 @@ def test_a_read_that_ends_within_a_frame(cut: int) -> None:
 
 
 def test_waiting_pulls_are_answered_by_a_plain_send() -> None:
+    def frame(queue: int) -> bytes:
+        return binary_frame(plain_fields(queue=str(queue), properties=KEY), 9, BODY)
+
     async def story(pair: BrokerPair) -> None:
         for queue in range(4):
-            pair.feed(wait_for_message("plain", queue, 0, queue))
-        answers = pair.feed(binary_frame(plain_fields(queue="2", properties=KEY), 9, BODY))[1]
+            pair.feed(frame(queue))
+            pair.feed(wait_for_message("plain", queue, 1, queue))
+        before = pair.frames_taken
+        answers = pair.feed(frame(2))[1]
+        assert pair.frames_taken == before + 1
         assert isinstance(answers, bytes)
         assert answers.count(b'"opaque":') == 2
-        await pair.settle()
 
     run_pair(story)
 
