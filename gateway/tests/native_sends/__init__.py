@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 Python is the truth. The native path may leave any frame to it, but what it takes it must treat as Python does: the
-answer, the bytes in the log, the queue entry, the counts, whoever waits for the message. So `broker_pair.py` builds two
+answer, the bytes in the log, the queue entry, the counts, whoever waits for the message. The same holds for the index of keys. So `broker_pair.py` builds two
 brokers from the same configuration, clock and random seed, feeds both the same bytes in the same pieces, and compares
 everything that can be seen afterwards. `frames.py` makes the frames: plain ones, ones with a single oddity, requests of
 the fuzzer (`tools/fuzz`), damaged ones, and steps that change the broker in between. `boundaries.py` lists the frames

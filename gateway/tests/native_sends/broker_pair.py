@@ -97,6 +97,8 @@ class Side:
                     topic_filter_type=filter_type,
                 )
                 self.broker.topics.create_if_absent(topic)
+        if not native:
+            self.broker.store.index._index_natively = None
         if self.broker.group_commit.synchronous:
             nursery.start_soon(self.broker.group_commit.run)
         self.connect()
