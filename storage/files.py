@@ -241,6 +241,8 @@ class DiskFiles:
     """
 
     __slots__ = (
+        "_deletions",
+        "_descriptors_lock",
         "_directories_lock",
         "_new_directories",
         "_open_descriptors",
@@ -254,17 +256,40 @@ class DiskFiles:
         self._new_directories: set[str] = set()  # directories whose new entries a power cut could still lose
         self._directories_lock = threading.Lock()
         # Of the file that `flush_again` flushed last, by path. A flush takes its descriptor out, so that no other
-        # thread closes it meanwhile.
+        # thread closes it meanwhile, and puts it back unless a file was deleted since.
         self._open_descriptors: dict[str, int] = {}
+        self._deletions = 0
+        self._descriptors_lock = threading.Lock()
 
     def __del__(self) -> None:
-        self._close_descriptors(except_path=None)
+        for fd in self._open_descriptors.values():
+            os.close(fd)
 
-    def _close_descriptors(self, except_path: str | None) -> None:
-        for path in [path for path in self._open_descriptors if path != except_path]:
-            # Another thread may have taken it out.
-            if (fd := self._open_descriptors.pop(path, -1)) >= 0:
-                os.close(fd)
+    def _take_descriptor(self, path: str) -> tuple[int, int]:
+        """Return the descriptor of an open file, -1 if it is not open, and the number of deletions so far."""
+        with self._descriptors_lock:
+            return self._open_descriptors.pop(path, -1), self._deletions
+
+    def _keep_descriptor(self, path: str, fd: int, deletions: int) -> None:
+        """Keep one file open; ``deletions`` is their number when it was opened or taken."""
+        with self._descriptors_lock:
+            superseded = list(self._open_descriptors.values())
+            self._open_descriptors.clear()
+            if deletions == self._deletions:
+                self._open_descriptors[path] = fd
+            else:
+                superseded.append(fd)
+        for descriptor in superseded:
+            os.close(descriptor)
+
+    def _close_deleted(self) -> None:
+        """Close what is open, after a deletion: a later file of the same name must not be taken for the deleted one."""
+        with self._descriptors_lock:
+            self._deletions += 1
+            descriptors = list(self._open_descriptors.values())
+            self._open_descriptors.clear()
+        for descriptor in descriptors:
+            os.close(descriptor)
 
     def open_mapped(self, path: str, size_bytes: int) -> DiskMapping:
         with store_full_errors(path):
@@ -317,9 +342,8 @@ class DiskFiles:
             os.close(fd)
 
     def flush_again(self, path: str) -> None:
-        fd = self._open_descriptors.pop(path, -1)
+        fd, deletions = self._take_descriptor(path)
         if fd < 0:
-            self._close_descriptors(except_path=path)
             try:
                 fd = os.open(path, os.O_RDONLY)
             except FileNotFoundError:
@@ -328,9 +352,7 @@ class DiskFiles:
         try:
             self._flush_descriptor(fd, path)
         finally:
-            # Another thread that flushed the same file may have stored its own.
-            if self._open_descriptors.setdefault(path, fd) != fd:
-                os.close(fd)
+            self._keep_descriptor(path, fd, deletions)
 
     def _flush_descriptor(self, fd: int, path: str) -> None:
         try:
@@ -399,13 +421,11 @@ class DiskFiles:
     def delete(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
-        # After the deletion: a file of that name that is created later must not be taken for this one.
-        if (fd := self._open_descriptors.pop(path, -1)) >= 0:
-            os.close(fd)
+        self._close_deleted()
 
     def delete_tree(self, directory: str) -> None:
         shutil.rmtree(directory, ignore_errors=True)
-        self._close_descriptors(except_path=None)
+        self._close_deleted()
 
     def read_small(self, path: str) -> bytes | None:
         try:

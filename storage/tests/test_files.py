@@ -210,24 +210,44 @@ def test_a_refused_flush_of_an_open_file_names_it(tmp_path, monkeypatch):
             files.flush_again(path)
 
 
-def test_threads_that_flush_the_same_file_do_not_close_it_under_each_other(tmp_path, monkeypatch):
+@pytest.mark.parametrize("other", ["same", "another", "deletion"])
+def test_no_thread_closes_the_file_that_another_flushes(tmp_path, monkeypatch, other):
     files = DiskFiles()
-    path = f"{tmp_path}/file"
-    files.open_mapped(path, PAGE).close()
+    paths = [f"{tmp_path}/{name}" for name in ("file", "another")]
+    for path in paths:
+        files.open_mapped(path, PAGE).close()
+    files.flush_many(paths)
+    files.flush_again(paths[0])
     fdatasync, nested = os.fdatasync, []
 
     def flush(fd):
         if not nested:
-            nested.append(fd)
-            files.flush_again(path)  # as another thread does now
-            files.delete(f"{tmp_path}/another")
-            files.flush_again(path)
+            nested.append(fd)  # as other threads do meanwhile
+            if other == "deletion":
+                files.delete(paths[1])
+            else:
+                files.flush_again(paths[other == "another"])
         fdatasync(fd)  # fails with EBADF if it was closed
 
     monkeypatch.setattr(os, "fdatasync", flush)
+    files.flush_again(paths[0])
+    files.flush_again(paths[0])
+    assert open_descriptors(tmp_path) == [paths[0]]
+
+
+def test_a_file_that_is_deleted_while_it_is_flushed_is_closed(tmp_path, monkeypatch):
+    files = DiskFiles()
+    path = f"{tmp_path}/file"
+    files.open_mapped(path, PAGE).close()
     files.flush_again(path)
+    monkeypatch.setattr(os, "fdatasync", lambda fd: files.delete(path))
     files.flush_again(path)
-    assert open_descriptors(tmp_path) == [path]
+    assert open_descriptors(tmp_path) == []
+    monkeypatch.undo()
+    files.open_mapped(path, PAGE).close()
+    flushed = counted_flushes(monkeypatch)
+    files.flush_again(path)
+    assert flushed == [(path, os.stat(path).st_ino)]
 
 
 def test_many_files_that_the_disk_refuses(tmp_path, monkeypatch):

@@ -207,6 +207,32 @@ LOG_DEFECTS: Final = (
         (TEST_FILES,),
     ),
     Defect(
+        "deleted-file-flushed-instead-of-the-new-one",
+        Law.ACKNOWLEDGED,
+        change(
+            FILES,
+            "            os.unlink(path)\n        self._close_deleted()\n",
+            "            os.unlink(path)\n",
+        ),
+        (TEST_FILES,),
+    ),
+    Defect(
+        "file-deleted-during-its-flush-stays-open",
+        Law.ACKNOWLEDGED,
+        change(FILES, "            if deletions == self._deletions:\n", "            if deletions >= 0:\n"),
+        (TEST_FILES,),
+    ),
+    Defect(
+        "descriptor-closed-under-the-flush-of-another-thread",
+        Law.ACKNOWLEDGED,
+        change(
+            FILES,
+            "return self._open_descriptors.pop(path, -1), self._deletions",
+            "return self._open_descriptors.get(path, -1), self._deletions",
+        ),
+        (TEST_FILES,),
+    ),
+    Defect(
         "new-folder-forgotten-during-a-flush",
         Law.ACKNOWLEDGED,
         (
