@@ -21,10 +21,12 @@ class ReplicatedAccounts(JsonBody):
 class ReplicatedTables(JsonBody):
     """The content of consumerFilter.json and consumerOrderInfo.json, and the deletions of topics.
 
-    ``empty_queues`` has, by topic and queue id, the next offset of each queue whose messages have all expired.
+    ``popped`` are the keys (topic@group) of offsets that pops have moved. ``empty_queues`` has, by topic and queue id,
+    the next offset of each queue whose messages have all expired.
     """
 
     consumer_filters: str = ""
     ordered_pops: str = ""
     deleted_topics: dict[str, DeletedTopic] = field(factory=dict)
     empty_queues: dict[str, dict[i32, i64]] = field(factory=dict)
+    popped: list[str] = field(factory=list)

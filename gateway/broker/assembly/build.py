@@ -6,7 +6,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Final
 
-from codec.topics import TIMER_TOPIC
+from codec.topics import TIMER_TOPIC, TRANS_GROUP
 from gateway.auth.access_control import Accounts
 from gateway.broker.broker import Broker
 from gateway.broker.consumers.broadcast_offsets import BroadcastOffsets
@@ -246,6 +246,8 @@ def _connect_parts(
         restore_topics(tables.topics, store)
     if was_cut and takeover.role is StoreRole.SLAVE:
         takeover.forget_checkpoint()
+        # What was revived or decided after the cut is undone. The master's progress replaces this soon.
+        tables.offsets.restart_groups({REVIVE_GROUP: -1, TRANS_GROUP: 0})
     timer_delivery = _timer_delivery(config, services, table_file("timermetrics"), takeover)
     delay_service = _delay_service(
         config, table_file("delayOffset.json"), services, timer_delivery, takes_over=takes_over

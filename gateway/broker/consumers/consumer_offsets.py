@@ -261,6 +261,34 @@ class ConsumerOffsets(ChangingTable):
             count_change(self.version, self._clock.now_ms())
         return changed
 
+    def adopt_progress(self, offsets: Mapping[str, QueueOffsets]) -> None:
+        """Take over the progress of the master's own groups, also where it is lower than here.
+
+        That of a former master counts work, such as revived messages, which the present master has not done.
+        """
+        for key, queues in offsets.items():
+            own = self.table.get(key)
+            if own == queues:
+                continue
+            if own is None:
+                own = self._add_queues(key, 0, by_broker=True)
+            self._count += len(queues.keys() - own.keys())
+            own.update(queues)
+            self._dirty = True
+            if self._journal is not None:
+                for queue_id in queues:
+                    self._journal.forget(key, queue_id)
+
+    def restart_groups(self, starts: Mapping[str, int]) -> None:
+        """Set all offsets of some of the broker's own groups to one value each."""
+        for key, queues in self.table.items():
+            start = starts.get(key.partition("@")[2])
+            if start is not None:
+                for queue_id in queues:
+                    queues[queue_id] = start
+                    self._keep_in_journal(key, queue_id, start)
+                self._dirty = True
+
     def clone_offsets(self, source_group: str, target_group: str, topic: str) -> None:
         """Give a group the offsets of another one in one topic. Raises RequestError at the limit of offsets."""
         offsets = self.table.get(table_key(topic, source_group))

@@ -60,6 +60,8 @@ DAMAGE_PAUSE_MS: Final = 10_000
 """Pause of a level after its queue could not be read. Source: ScheduleMessageService, 5.4.0."""
 MAX_COPIES_EXAMINED: Final = 100_000
 """Maximum number of messages read, for all levels: about a second. Beyond it, delivered ones may come twice."""
+CUT_MARGIN_MS: Final = 60_000
+"""Greatest time that a message was delivered after it was due, as a cut of the log assumes."""
 MESSAGES_PER_READ, BYTES_PER_READ = 64, 1 << 20
 
 
@@ -319,6 +321,8 @@ class DelayService(ChangingTable):
             high = self._store.max_offset(SCHEDULE_TOPIC, level - 1)
             offset = self.offsets.get(level, 0)
             right = min(max(offset, low), high)
+            if self._store.has_progress_of_cut:
+                right = min(right, self._first_doubtful(level))
             if right != offset:
                 log.error(
                     "delay offset moved into the queue's range",
@@ -332,6 +336,20 @@ class DelayService(ChangingTable):
             self._skip_delivered()
         with suppress(StoreFull, OSError):
             self.persist()
+
+    def _first_doubtful(self, level: int) -> int:
+        """Return the offset of the first message that may have been delivered after the end of the log, which was cut.
+
+        Those before it were due earlier, and what was delivered then is in the log. `_skip_delivered` finds the copies.
+        """
+        queue_id = level - 1
+        store = self._store
+        last_ms = max(
+            (store.store_timestamp_at(*key, store.max_offset(*key) - 1) for key in store.queue_keys()),
+            default=0,
+        )
+        start_ms = last_ms - CUT_MARGIN_MS - self._delays[queue_id]
+        return self._store.offset_by_time(SCHEDULE_TOPIC, queue_id, start_ms)
 
     def _skip_delivered(self) -> None:
         """Skip messages that were delivered after the offsets were last saved.
@@ -363,17 +381,15 @@ class DelayService(ChangingTable):
             return False
         return copies.take(message, topic, queue_id, due_ms)
 
-    def merge(self, content: bytes) -> None:
-        """Raise the delivered offsets to the greater ones of the master, from its delayOffset.json. Raises ValueError.
+    def adopt(self, content: bytes) -> None:
+        """Take over the master's delayOffset.json. Raises ValueError.
 
-        Deviation: the official slave replaces the whole file.
+        Also a lower offset: that of a former master counts deliveries which the present master does not have.
         """
         offsets, version = _parse_file(content)
-        for level, offset in offsets.items():
-            if offset > self.offsets.get(level, 0):
-                self.offsets[level] = offset
-                self.version = version
-                self._dirty = True
+        if offsets != self.offsets:
+            self.offsets, self.version = offsets, version
+            self._dirty = True
 
     def to_json(self) -> bytes:
         """Return the content of delayOffset.json."""

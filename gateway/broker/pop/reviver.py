@@ -135,6 +135,8 @@ class Reviver:
         self._count = 0
         self._revived = services.stats.revived
         self._outstanding_counts: dict[tuple[str, str, int], int] = {}
+        self.popped_keys: set[str] = set()
+        """Keys, as topic@group, of the offsets that pops have moved since the start; no more than there are offsets."""
         self._queues = [self._open_queue(queue_id) for queue_id in range(config.pop.revive_queue_num)]
         for queue_id in range(config.pop.revive_queue_num):
             self.catch_up(queue_id)
@@ -153,6 +155,8 @@ class Reviver:
 
     def _adjust_count(self, key: PopKey, change: int) -> None:
         queue = key.topic, key.group, key.queue_id
+        if change > 0:
+            self.popped_keys.add(f"{key.topic}@{key.group}")
         count = self._outstanding_counts.pop(queue, 0) + change
         if count:
             self._outstanding_counts[queue] = count

@@ -18,7 +18,7 @@ handlers: HandlerTable[Broker] = HandlerTable()
 
 @GetReplicatedTables.on(handlers)
 async def get_replicated_tables(broker: Broker, request: GetReplicatedTables) -> GetReplicatedTablesReply:
-    """Return SQL filters, ordered pops, the deletions of topics and the ends of queues without messages."""
+    """Return SQL filters, pops, the deletions of topics and the ends of queues without messages."""
     filters = await broker.consumer_filters.encode()
     pops = await broker.pop.state.ordered_pops.encode()
     deletions = {
@@ -33,6 +33,7 @@ async def get_replicated_tables(broker: Broker, request: GetReplicatedTables) ->
         ordered_pops=pops.decode(),
         deleted_topics=deletions,
         empty_queues=empty_queues,
+        popped=sorted(broker.pop.state.reviver.popped_keys),
     )
     return GetReplicatedTablesReply(data=tables)
 

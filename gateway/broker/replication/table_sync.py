@@ -13,6 +13,9 @@ Source: SlaveSynchronize, 5.4.0. Deviations:
 - Progress of the master's own work (delays, timers, transaction checks, pop) waits until the log is copied that it
   refers to (`WaitingProgress`). Otherwise a slave that is promoted while it catches up would take messages for done
   whose outcome it lacks. The end of the master's log is asked for after the progress, so it is not before that outcome.
+  It replaces the slave's progress also where it is lower: that of a former master counts work whose outcome was cut.
+- The offset of a group that pops waits as well: the record of the pop is in the log, and without it nobody would revive
+  the message.
 
 The order of the requests matters. A deletion is taken over before the offsets are, because the offsets of the new topic
 may be lower than those of the old one. The end of the own log is read before the topics are asked for, because a topic
@@ -158,6 +161,8 @@ class TableSync:
         # False once the master has refused the private request: it is an official broker.
         self._is_ours = True
         self._has_accounts = True
+        # Keys of offsets, as topic@group, of groups that have popped at a master of this project.
+        self._popped: frozenset[str] = frozenset()
         self._progress = ProgressReturn(parts.offsets)
         self._waiting_tables = WaitingProgress()
         self._waiting_timers = WaitingProgress()
@@ -200,6 +205,7 @@ class TableSync:
 
     async def _sync_until_trouble(self, address: Address) -> None:
         self._is_ours = True
+        self._popped = frozenset()
         try:
             async with self._dial(*address) as connection:
                 await self._keep_synced(connection)
@@ -275,7 +281,7 @@ class TableSync:
         offsets = (await self._run_blocking(partial(parse_offsets, saved_offsets))).offset_table
         for topic in deleted_topics:
             self._forget_topic(topic)
-        own_progress = await self._merge_offsets(offsets)
+        own_progress, popped_progress = await self._merge_offsets(offsets)
         # Before the groups go: one that began to consume here while the master was away is new to the master.
         await self._return_progress(connection, offsets)
         groups_with_offsets = {key.partition("@")[2] for key in offsets} if deleted_groups else set()
@@ -285,8 +291,9 @@ class TableSync:
         delays = await self._ask(connection, GetAllDelayOffset())
 
         def apply() -> None:
-            self._parts.offsets.merge(own_progress)
-            self._parts.delay_service.merge(delays)
+            self._parts.offsets.adopt_progress(own_progress)
+            self._parts.offsets.merge(popped_progress)
+            self._parts.delay_service.adopt(delays)
             self._begin_empty_queues(empty_queues)
 
         self._waiting_tables.add(await self._ask_log_end(connection), apply)
@@ -303,16 +310,23 @@ class TableSync:
             self._waiting_tables.clear()
             self._waiting_timers.clear()
 
-    async def _merge_offsets(self, offsets: OffsetTable) -> OffsetTable:
-        """Raise the offsets of consumers to those of the master; return those of the master's own groups."""
+    async def _merge_offsets(self, offsets: OffsetTable) -> tuple[OffsetTable, OffsetTable]:
+        """Raise the offsets of consumers to those of the master.
+
+        Return those of the master's own groups, and of groups that pop, which both wait for the log.
+        """
         own_progress: dict[str, QueueOffsets] = {}
+        popped_progress: dict[str, QueueOffsets] = {}
         entries = iter(offsets.items())
         while part := dict(islice(entries, KEYS_PER_SLICE)):
             own_part = {key: queues for key, queues in part.items() if _is_own_progress(key)}
-            self._parts.offsets.merge({key: part[key] for key in part.keys() - own_part.keys()})
+            popped_part = {key: queues for key, queues in part.items() if key in self._popped}
+            waiting = own_part.keys() | popped_part.keys()
+            self._parts.offsets.merge({key: part[key] for key in part.keys() - waiting})
             own_progress |= own_part
+            popped_progress |= popped_part
             await trio.lowlevel.checkpoint()
-        return own_progress
+        return own_progress, popped_progress
 
     async def _ask_log_end(self, connection: Connection) -> int:
         """Return the end of the master's log. Raises FAILURES, and ValueError for an answer without it."""
@@ -421,6 +435,7 @@ class TableSync:
             self._is_ours = False
             return {}
         tables = reply.data
+        self._popped = frozenset(tables.popped)
         await self._repeat_deletions(
             {topic: (deletion.log_end, deletion.time_ms) for topic, deletion in tables.deleted_topics.items()}
         )

@@ -33,7 +33,7 @@ def copy_tables(source: World, slave: World) -> None:
     ours.topics.adopt({name: copy(topic) for name, topic in other.topics.table.items()}, other.topics.version)
     ours.groups.adopt(other.groups.table, other.groups.forbidden, other.groups.version)
     ours.offsets.merge(other.offsets.table)
-    ours.delay_service.merge(other.delay_service.to_json())
+    ours.delay_service.adopt(other.delay_service.to_json())
     ours.pop.state.ordered_pops.adopt(other.pop.state.ordered_pops.to_json())
 
 
@@ -138,8 +138,9 @@ def slave_after_cut(old: World, end: int, *, killed: bool = False) -> World:
     slave = slave_of(old)
     broker, store = slave.broker, slave.broker.store
     broker.replication.takeover.note_checkpoint(TimerPosition(1, 0, 5).pack())
-    for table in (broker.offsets, broker.delay_service, broker.replication.takeover):
+    for table in (broker.topics, broker.groups, broker.offsets, broker.delay_service):
         table.persist()
+    broker.replication.takeover.persist()
     store.close()
     cut_store(store.config, slave.files, end)
     if killed:  # before the tables are built
@@ -161,7 +162,8 @@ def test_a_slave_forgets_the_progress_of_messages_that_were_cut(killed: bool) ->
         old.broker.offsets.commit_offset(group, "t", 0, offset)
     slave = slave_after_cut(old, end, killed=killed)
     offsets = {group: slave.broker.offsets.query_offset(group, "t", 0) for group in ALL_GROUPS}
-    assert offsets == {"g": 1, TRANS_GROUP: 1, SEEN_GROUP: 1, REVIVE_GROUP: 0}
+    # What was decided and revived after the cut is undone, also of messages before it: these groups begin anew.
+    assert offsets == {"g": 1, TRANS_GROUP: 0, SEEN_GROUP: 1, REVIVE_GROUP: -1}
     assert slave.broker.delay_service.offsets == {1: 0}
     assert slave.broker.delay_service.next_due_ms() is None
     assert slave.broker.replication.takeover.queue_offset == -1
@@ -171,3 +173,38 @@ def test_a_slave_forgets_the_progress_of_messages_that_were_cut(killed: bool) ->
     slave.broker.store.close(clean=False)
     again = World(slave.files, slave.clock, timer_wheel_enable=False, broker_role="SLAVE", broker_id=1)
     assert again.broker.offsets.query_offset("g", "t", 0) == 9
+
+
+def test_a_delivery_that_was_cut_is_made_after_the_next_promotion() -> None:
+    """A master delivers what its slave has, but dies before it has the delivery, and takes over once more later."""
+    old = master()
+    old.put(body=b"early", properties={"DELAY": "1"})
+    old.clock.pass_ms(5_000)
+    old.broker.delay_service.deliver_due(old.clock.now_ms())
+    old.clock.pass_ms(600_000)
+    old.put(body=b"late", properties={"DELAY": "1"})
+    end = old.broker.store.max_physical_offset
+    old.clock.pass_ms(5_000)
+    old.broker.delay_service.deliver_due(old.clock.now_ms())
+    assert old.broker.delay_service.offsets == {1: 2}
+    assert [message.body for message in old.stored("t")] == [b"early", b"late"]
+    new = promoted(slave_after_cut(old, end))
+    assert [message.body for message in new.stored("t")] == [b"early"]
+    new.broker.delay_service.deliver_due(new.clock.now_ms())
+    assert [message.body for message in new.stored("t")] == [b"early", b"late"]
+
+
+def test_a_popped_message_whose_revival_was_cut_is_revived_after_the_next_promotion() -> None:
+    old = master()
+    old.put(body=b"popped")
+    old.ask(pop_request("t", "g", queue_id=0))
+    old.put(body=b"other")
+    end = old.broker.store.max_physical_offset
+    old.clock.pass_ms(60_000)
+    old.broker.pop.run_due()
+    old.broker.pop.state.reviver.commit_offsets()
+    assert len(old.stored(RETRY)) == 1
+    new = promoted(slave_after_cut(old, end))
+    new.clock.pass_ms(60_000)
+    new.broker.pop.run_due()
+    assert [message.body for message in new.stored(RETRY)] == [b"popped"]

@@ -20,6 +20,7 @@ class PlayedFollower:
     state: str = "copying"
     reason: str = ""
     lag_bytes: int = 0
+    damaged_messages: int = 0
     master_address: str = "h:1"
 
     @property

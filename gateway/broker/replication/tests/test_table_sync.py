@@ -28,6 +28,7 @@ from remoting.errors import RequestError
 from remoting.requests.replication import GetReplicatedAccounts, GetReplicatedTables, RaiseConsumerOffsets
 from remoting.requests.timers import GetTimerMetrics
 from remoting.requests.topics import DeleteTopicInBroker
+from storage.append import NewMessage
 from storage.replica_log import ReplicaLog
 from storage.store import MessageStore
 
@@ -160,8 +161,36 @@ async def test_delay_offsets_and_request_modes_are_copied(cluster: Cluster) -> N
     mode = SetMessageRequestModeRequestBody(topic="t", consumer_group="g", mode="POP", pop_share_queue_num=2)
     pair.master.pop.request_modes.set_mode(mode)
     await pair.copy()
-    assert pair.slave.delay_service.offsets == {1: 7, 2: 9}
+    assert pair.slave.delay_service.offsets == {1: 7, 2: 3}, "only the master delivers"
     assert pair.slave.pop.request_modes.find_mode("t", "g") == mode
+
+
+@simulated
+async def test_progress_of_a_former_master_goes_back_to_that_of_its_master(cluster: Cluster) -> None:
+    """It counts what was revived, decided and delivered in the part of the log that was cut."""
+    pair = await pair_of(cluster)
+    for group in (REVIVE_GROUP, TRANS_GROUP):
+        pair.master.offsets.commit_offset(group, "t", 0, 2, by_broker=True)
+        pair.slave.offsets.commit_offset(group, "t", 0, 8, by_broker=True)
+    await pair.copy()
+    for group in (REVIVE_GROUP, TRANS_GROUP):
+        assert pair.slave.offsets.query_offset(group, "t", 0) == 2
+
+
+@simulated
+async def test_the_offset_of_a_group_that_pops_waits_for_the_record_of_the_pop(cluster: Cluster) -> None:
+    """A slave that is promoted before would skip the message: nobody could revive it."""
+    pair = await pair_of(cluster)
+    pair.master.offsets.commit_offset("pops", "t", 0, 5)
+    pair.master.offsets.commit_offset("pulls", "t", 0, 5)
+    pair.master.pop.state.reviver.popped_keys.add("t@pops")
+    pair.master.store.append(NewMessage("t", 0, b"the record of a pop", b""))
+    await pair.copy()
+    assert pair.slave.offsets.query_offset("pulls", "t", 0) == 5
+    assert pair.slave.offsets.query_offset("pops", "t", 0) == -1
+    copy_log(pair)
+    await pair.copy()
+    assert pair.slave.offsets.query_offset("pops", "t", 0) == 5
 
 
 @simulated
