@@ -9,7 +9,7 @@ Source: RemotingCommand, RocketMQSerializable, RemotingSerializable, 5.4.0.
 import json
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from struct import Struct
 from typing import Any
@@ -29,6 +29,7 @@ from codec.constants import (
 )
 from codec.errors import FrameError
 from codec.header_layouts import HeaderLayoutCache
+from codec.native import native_module
 
 Buffer = bytes | bytearray | memoryview
 _header_layouts = HeaderLayoutCache()
@@ -111,15 +112,31 @@ class Command:
     __hash__ = None  # type: ignore[assignment]
 
 
+def _find_native_decoder() -> Callable[[Buffer, int, int, int], Command | None] | None:
+    module = native_module()
+    if module is None:
+        return None
+    module.prepare_decode_frame(Command, LANGUAGE_NAMES, LANGUAGE_NAMES[LANGUAGE_OTHER])
+    decoder: Callable[[Buffer, int, int, int], Command | None] = module.decode_frame
+    return decoder
+
+
+_decode_natively = _find_native_decoder()
+
+
 def decode_frame(buffer: Buffer, start: int, end: int, max_header_bytes: int = MAX_HEADER_BYTES) -> Command:
     """Decode the command in ``buffer[start:end]``; ``start`` is at the word of serialise type and header length.
 
     The body is copied. An unknown language becomes "OTHER", an empty remark None; header fields that are null are
-    left out.
+    left out. The C extension decodes the usual frames, and leaves the others to the code here.
     Raises FrameError, and no other exception, for anything that is not a command.
     A header without code or opaque, or with null in their place, has code 0 and opaque 0. Deviation: the official
     decoder counts up an opaque of its own instead, which no peer can match with a request either.
     """
+    if _decode_natively is not None:
+        command = _decode_natively(buffer, start, end, max_header_bytes)
+        if command is not None:
+            return command
     if not 0 <= start <= end - 4 or end > len(buffer):
         raise FrameError("frame without room for a header length")
     word = _WORD_AT(buffer, start)[0]

@@ -13,14 +13,9 @@
  * rule: an entry and its slot    storage.index:IndexFile.try_add_keys
  * rule: what a message counts    storage.index:_extra_cost
  */
-#define _GNU_SOURCE
-#define Py_LIMITED_API 0x030B0000
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <string.h>
+#include "module.h"
 
+#include "bytes.h"
 #include "index_keys.h"
 
 enum {
@@ -36,28 +31,10 @@ enum {
 #define TRANSACTION_MASK 0xCu
 #define TRANSACTION_ROLLBACK 0xCu
 
-typedef struct {
-    const uint8_t *at;
-    size_t size;
-} Text;
-
-static inline uint16_t read16(const uint8_t *p) { return (uint16_t)(p[0] << 8 | p[1]); }
-static inline uint32_t read32(const uint8_t *p) {
-    return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
-}
-static inline uint64_t read64(const uint8_t *p) { return (uint64_t)read32(p) << 32 | read32(p + 4); }
-static inline void write32(uint8_t *p, uint32_t value) {
-    p[0] = (uint8_t)(value >> 24), p[1] = (uint8_t)(value >> 16), p[2] = (uint8_t)(value >> 8), p[3] = (uint8_t)value;
-}
-
-static bool is_ascii(Text text) {
-    uint8_t all = 0;
-    for (size_t i = 0; i < text.size; i++) all |= text.at[i];
-    return all < 0x80;
-}
+static int64_t read_long(const uint8_t *p) { return (int64_t)((uint64_t)read_32(p) << 32 | read_32(p + 4)); }
 
 /* Continue Java's hash with ASCII text. */
-static uint32_t hash_more(uint32_t hash, Text text) {
+static uint32_t hash_more(uint32_t hash, Span text) {
     for (size_t i = 0; i < text.size; i++) hash = hash * 31 + text.at[i];
     return hash;
 }
@@ -68,21 +45,21 @@ static uint32_t positive(uint32_t hash) {
 }
 
 /* Find the value of a property; empty without one. Return false where Python must search exactly. */
-static bool find_value(Text properties, const char *start, size_t start_size, Text *value) {
-    *value = (Text){properties.at, 0};
-    const uint8_t *found = properties.size ? memmem(properties.at, properties.size, start, start_size) : NULL;
-    if (!found) return true;
+static bool find_value(Span properties, const char *start, size_t start_size, Span *value) {
+    *value = (Span){properties.at, 0};
+    const uint8_t *found = find_text(properties, properties.at, start, start_size);
+    if (found == NULL) return true;
     if (found > properties.at && found[-1] != 2) return false;
     const uint8_t *at = found + start_size, *end = properties.at + properties.size;
     const uint8_t *stop = at < end ? memchr(at, 2, (size_t)(end - at)) : NULL;
-    *value = (Text){at, (size_t)((stop ? stop : end) - at)};
+    *value = (Span){at, (size_t)((stop ? stop : end) - at)};
     return is_ascii(*value);
 }
 #define FIND_VALUE(properties, name, value) find_value(properties, name "\x01", sizeof name, value)
 
 /* Hash the keys of a message into `hashes`, which has room for MAX_KEYS + 2. Return their number, -1 for Python. */
-static int hash_keys(Text topic, Text properties, Py_ssize_t max_keys, uint32_t *hashes) {
-    Text unique, keys, tags, seen[MAX_KEYS];
+static int hash_keys(Span topic, Span properties, Py_ssize_t max_keys, uint32_t *hashes) {
+    Span unique, keys, tags, seen[MAX_KEYS];
     int count = 0, seen_count = 0;
     if (!is_ascii(topic) || !FIND_VALUE(properties, "UNIQ_KEY", &unique) || !FIND_VALUE(properties, "KEYS", &keys) ||
         !FIND_VALUE(properties, "TAGS", &tags))
@@ -91,7 +68,7 @@ static int hash_keys(Text topic, Text properties, Py_ssize_t max_keys, uint32_t 
     if (unique.size) hashes[count++] = positive(hash_more(start, unique));
     for (size_t from = 0; from < keys.size && seen_count < max_keys;) {
         const uint8_t *at = keys.at + from, *space = memchr(at, ' ', keys.size - from);
-        Text key = {at, space ? (size_t)(space - at) : keys.size - from};
+        Span key = {at, space ? (size_t)(space - at) : keys.size - from};
         from += key.size + 1;
         bool is_new = key.size > 0;
         for (int i = 0; is_new && i < seen_count; i++)
@@ -101,7 +78,7 @@ static int hash_keys(Text topic, Text properties, Py_ssize_t max_keys, uint32_t 
         seen[seen_count++] = key;
         hashes[count++] = positive(hash_more(start, key));
     }
-    if (tags.size) hashes[count++] = positive(hash_more(hash_more(start, (Text){(const uint8_t *)"T#", 2}), tags));
+    if (tags.size) hashes[count++] = positive(hash_more(hash_more(start, (Span){(const uint8_t *)"T#", 2}), tags));
     return count;
 }
 
@@ -120,14 +97,13 @@ static bool add_keys(IndexFile *file, const uint32_t *hashes, int count, int64_t
     uint8_t *entry = file->bytes + INDEX_HEADER_BYTES + file->slots * SLOT_BYTES + file->next_entry * ENTRY_BYTES;
     for (int i = 0; i < count; i++, entry += ENTRY_BYTES) {
         uint8_t *slot = file->bytes + INDEX_HEADER_BYTES + (int64_t)hashes[i] % file->slots * SLOT_BYTES;
-        int64_t previous = (int32_t)read32(slot);
+        int64_t previous = (int32_t)read_32(slot);
         if (previous <= 0 || previous > file->next_entry) previous = 0, file->slots_used++;
-        write32(entry, hashes[i]);
-        write32(entry + 4, (uint32_t)((uint64_t)offset >> 32));
-        write32(entry + 8, (uint32_t)offset);
-        write32(entry + 12, (uint32_t)seconds);
-        write32(entry + 16, (uint32_t)previous);
-        write32(slot, (uint32_t)file->next_entry++);
+        write_32(entry, hashes[i]);
+        write_64(entry + 4, (uint64_t)offset);
+        write_32(entry + 12, (uint32_t)seconds);
+        write_32(entry + 16, (uint32_t)previous);
+        write_32(slot, (uint32_t)file->next_entry++);
     }
     file->end_offset = offset;
     if (stored_ms > file->end_ms) file->end_ms = stored_ms;
@@ -140,18 +116,18 @@ static Py_ssize_t index_log(const uint8_t *log, int64_t room, int64_t offset, Py
     Py_ssize_t indexed = 0;
     uint32_t hashes[MAX_KEYS + 2];
     while (indexed < limit && room >= SMALLEST_MESSAGE) {
-        int64_t size = read32(log), topic_at = (int64_t)BODY_AT + read32(log + 84);
-        uint32_t sys_flag = read32(log + 36);
-        if (read32(log + 4) != MAGIC_V1 || (int64_t)read64(log + 28) != offset || sys_flag & V6_HOSTS ||
+        int64_t size = read_32(log), topic_at = (int64_t)BODY_AT + read_32(log + 84);
+        uint32_t sys_flag = read_32(log + 36);
+        if (read_32(log + 4) != MAGIC_V1 || read_long(log + 28) != offset || sys_flag & V6_HOSTS ||
             topic_at + 4 > size || size > room)
             break;
         int64_t properties_at = topic_at + 3 + log[topic_at];
-        if (properties_at > size || properties_at + read16(log + properties_at - 2) != size) break;
+        if (properties_at > size || properties_at + read_16(log + properties_at - 2) != size) break;
         if ((sys_flag & TRANSACTION_MASK) != TRANSACTION_ROLLBACK) {
-            Text topic = {log + topic_at + 1, (size_t)(properties_at - topic_at - 3)};
-            Text properties = {log + properties_at, (size_t)(size - properties_at)};
+            Span topic = {log + topic_at + 1, (size_t)(properties_at - topic_at - 3)};
+            Span properties = {log + properties_at, (size_t)(size - properties_at)};
             int count = hash_keys(topic, properties, max_keys, hashes);
-            if (count < 0 || !add_keys(file, hashes, count, offset, (int64_t)read64(log + 56))) break;
+            if (count < 0 || !add_keys(file, hashes, count, offset, read_long(log + 56))) break;
             indexed += (Py_ssize_t)(properties.size >> 9) + (count >> 3);
         }
         indexed++;

@@ -5,9 +5,12 @@
  */
 #include "module.h"
 
+#include "decode_frame.h"
 #include "index_keys.h"
 
 static PyMethodDef methods[] = {
+    {"decode_frame", (PyCFunction)(void (*)(void))decode_frame, METH_FASTCALL, "Decode a usual frame; None otherwise."},
+    {"prepare_decode_frame", prepare_decode_frame, METH_VARARGS, "Set the type of commands and the languages."},
     {"index_messages", index_messages, METH_VARARGS, "Add the keys of consecutive messages to an index file."},
     {NULL, NULL, 0, NULL},
 };

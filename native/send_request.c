@@ -72,8 +72,7 @@ static bool decode_binary(SendRequest *request, const uint8_t *header, size_t si
     return true;
 }
 
-/* The character of the escape at `p`, which ends before `end`, and its size; 0 for an escape that Python reads. */
-static size_t read_escape(const uint8_t *p, const uint8_t *end, uint8_t *character) {
+size_t read_escape(const uint8_t *p, const uint8_t *end, uint8_t *character) {
     if (end - p < 2) return 0;
     switch (p[1]) {
     case '"': case '\\': case '/': *character = p[1]; return 2;

@@ -26,4 +26,7 @@ typedef struct {
 bool read_send_request(SendRequest *request, const uint8_t *frame, size_t header_size, const uint8_t *frame_end,
                        bool is_binary, bool may_decline_wait);
 
+/* The character of the JSON escape at `p`, which ends before `end`, and its size; 0 for an escape that Python reads. */
+size_t read_escape(const uint8_t *p, const uint8_t *end, uint8_t *character);
+
 #endif
