@@ -78,7 +78,7 @@ def test_archive_of_sources_has_the_extension(tmp_path: Path) -> None:
     path = tmp_path / "rocketmq_gateway-0.1.0.tar.gz"
     with tarfile.open(path, "w:gz") as archive:
         archive.add(ROOT / "setup.py", "rocketmq_gateway-0.1.0/setup.py")
-    with pytest.raises(BadArchive, match=r"lacks LICENSE, native/README\.md, .*native/module\.c, .*native/plain_sends\.c"):
+    with pytest.raises(BadArchive, match=r"lacks LICENSE, native/.*/module\.c, .*native/plain_sends\.c"):
         check_sources(path)
     with tarfile.open(path, "w:gz") as archive:
         for name in ("setup.py", "LICENSE", "native"):
