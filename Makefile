@@ -36,7 +36,7 @@ COMPILE := $(BIN)/python -m compileall -q $(PACKAGES)
 MORE = $(if $(ARGS),-- $(ARGS))
 
 .PHONY: serve native wheel wheels image test check runs run unit types lint format compat compat-official compat-image spark-delta spark-env fuzz laws simulate planted planted-replication planted-deviations planted-native native-fuzz native-sanitizers power-cut pairings \
-  bench bench-shadow bench-isolation bench-processes bench-replication bench-scale bench-security bench-upkeep bench-spark docs docs-serve clean
+  bench bench-shadow bench-grpc bench-isolation bench-processes bench-replication bench-scale bench-security bench-upkeep bench-spark docs docs-serve clean
 
 serve: $(VENV)/serve
 	@echo "The command is $(BIN)/rmq-gateway; \". $(BIN)/activate\" makes it rmq-gateway in this shell."
@@ -141,7 +141,7 @@ bench: $(VENV)/dev
 	$(COMPILE)
 	$(BIN)/python -m tools.bench $(ARGS)
 
-bench-shadow bench-isolation bench-replication bench-scale bench-security bench-upkeep: $(VENV)/dev
+bench-grpc bench-shadow bench-isolation bench-replication bench-scale bench-security bench-upkeep: $(VENV)/dev
 	$(BIN)/python -m tools.bench.$(@:bench-%=%) $(ARGS)
 
 bench-processes: $(VENV)/dev

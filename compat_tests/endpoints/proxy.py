@@ -26,8 +26,8 @@ class OfficialProxy:
 
     `namesrv`: address ("host:port") of the cluster it serves, which must have a broker. `settings`: keys of
     rmq-proxy.json. `tls_mode`: disabled, permissive or enforcing, with a certificate that the Proxy makes itself.
-    `keys`: user and secret with which the Proxy signs its own requests. Raises Unavailable without Java or Maven,
-    RuntimeError if the Proxy does not come up.
+    `keys`: user and secret with which the Proxy signs its own requests. `jvm`: further JVM options. Raises Unavailable
+    without Java or Maven, RuntimeError if the Proxy does not come up.
     """
 
     def __init__(
@@ -37,6 +37,7 @@ class OfficialProxy:
         *,
         tls_mode: str = "permissive",
         keys: tuple[str, str] | None = None,
+        jvm: str = QUICK_START_WITH_TLS,
     ) -> None:
         self._directory = Path(tempfile.mkdtemp(prefix="rocketmq-proxy-"))
         port, remoting_port = find_ports(2)
@@ -56,14 +57,14 @@ class OfficialProxy:
             (home / "conf" / "tools.yml").write_text(
                 f"accessKey: {json.dumps(keys[0])}\nsecretKey: {json.dumps(keys[1])}\n"
             )
-        self._process = self._launch(lines, tls_mode)
+        self._process = self._launch(lines, tls_mode, jvm)
         try:
             self._wait_until_listening()
         except BaseException:
             self.close()
             raise
 
-    def _launch(self, lines: Mapping[str, Any], tls_mode: str) -> ChildProcess:
+    def _launch(self, lines: Mapping[str, Any], tls_mode: str, jvm: str) -> ChildProcess:
         home = self._directory / "home"
         conf = self._directory / "rmq-proxy.json"
         conf.write_text(json.dumps(lines))
@@ -71,7 +72,7 @@ class OfficialProxy:
             PROFILE,
             "org.apache.rocketmq.proxy.ProxyStartup",
             home,
-            heap=f"{HEAP} {QUICK_START_WITH_TLS}",
+            heap=f"{HEAP} {jvm}",
             # Its connections to namesrv and broker would have the mode of its own port.
             properties={"tls.server.mode": tls_mode, "tls.enable": "false"},
             log=self._directory / "proxy.log",
@@ -99,6 +100,11 @@ class OfficialProxy:
         except OSError:
             return False
         return True
+
+    @property
+    def pid(self) -> int:
+        """The id of the process."""
+        return self._process.pid
 
     def logs(self) -> str:
         """Return the end of the Proxy's logs, for failure reports."""

@@ -173,6 +173,14 @@ def frame_load(name: str, connections: int, depth: int, size_bytes: int) -> Load
     return Load(name, run)
 
 
+def measure_sender(
+    endpoint: MeasuredEndpoint, client: ChildProcess, topic: str, durations: LoadDurations
+) -> Figures:
+    """Measure a running client that sends to ``topic``, once its rate is steady; ends it. Raises LoadFailed."""
+    with Probe(endpoint.broker) as probe:
+        return _measure_steady_state(endpoint, client, _QueueCounter(endpoint, probe, topic), durations)
+
+
 def warm_up(endpoint: MeasuredEndpoint, durations: LoadDurations) -> Figures:
     """Send until the server is warm, which takes an official broker up to a minute."""
     longer = replace(

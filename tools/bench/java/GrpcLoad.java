@@ -1,4 +1,3 @@
-import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.Collections;
 import java.util.concurrent.CountDownLatch;
@@ -38,7 +37,7 @@ public final class GrpcLoad {
     private static void send(ClientConfiguration configuration, String topic, int threads) throws Exception {
         Producer producer = PROVIDER.newProducerBuilder()
             .setClientConfiguration(configuration).setTopics(topic).build();
-        byte[] body = "x".repeat(BODY_BYTES).getBytes(StandardCharsets.US_ASCII);
+        byte[] body = new byte[BODY_BYTES];
         for (int number = 0; number < threads; number++) {
             new Thread(() -> {
                 while (true) {
