@@ -84,6 +84,9 @@ PROBE_MARGIN_BYTES = 1024
 """Added to the body of a refused message: its header, topic and properties."""
 _DEFAULT_STORE_HOST = bytes((127, 0, 0, 1)) + (10911).to_bytes(4, "big")
 
+_QUEUES_PER_TURN = 1000
+"""Queues that are looked at in one turn: less than a millisecond."""
+
 
 class MessageStore:
     """Commit log, consume queues, index and checkpoint of one broker, in the official file formats.
@@ -617,13 +620,16 @@ class MessageStore:
         """Return the offset that the next message of each queue gets, for `begin_empty_queues_at` of a replica."""
         return {(queue.topic, queue.queue_id): queue.next_offset for queue in self._queue_set.queues()}
 
-    def ends_of_empty_queues(self) -> dict[tuple[str, int], int]:
-        """Return as `queue_ends` does, but only for queues whose messages have all expired."""
-        return {
-            (queue.topic, queue.queue_id): queue.next_offset
-            for queue in self._queue_set.queues()
-            if 0 < queue.next_offset <= queue.min_offset
-        }
+    def ends_of_empty_queues(self) -> Iterator[tuple[str, int, int] | None]:
+        """Yield topic, queue id and next offset of each queue whose messages have all expired.
+
+        None is yielded in between, where other tasks may have their turn.
+        """
+        for number, queue in enumerate(list(self._queue_set.queues()), 1):
+            if 0 < queue.next_offset <= queue.min_offset:
+                yield queue.topic, queue.queue_id, queue.next_offset
+            if number % _QUEUES_PER_TURN == 0:
+                yield None
 
     def begin_empty_queues_at(self, ends: Mapping[tuple[str, int], int]) -> None:
         """Let queues without any message continue at these offsets, which the former master gave out; blocks.

@@ -1,5 +1,7 @@
 """Answers a slave of this project that asks for the tables which official slaves do not copy."""
 
+import trio
+
 from codec.constants import ResponseCode
 from gateway.broker.broker import Broker
 from remoting.acl import ACCESS_KEY
@@ -26,7 +28,11 @@ async def get_replicated_tables(broker: Broker, request: GetReplicatedTables) ->
         for topic, (log_end, time_ms) in broker.store.deletion_notes.items()
     }
     empty_queues: dict[str, dict[int, int]] = {}
-    for (topic, queue_id), end in broker.store.ends_of_empty_queues().items():
+    for queue in broker.store.ends_of_empty_queues():
+        if queue is None:
+            await trio.lowlevel.checkpoint()
+            continue
+        topic, queue_id, end = queue
         empty_queues.setdefault(topic, {})[queue_id] = end
     tables = ReplicatedTables(
         consumer_filters=filters.decode(),

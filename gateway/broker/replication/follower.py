@@ -476,6 +476,8 @@ class Follower:
         reported = copy.first_report
         await transport.send_all(encode_report(reported))
         heard_at = reported_at = self.connected_since = trio.current_time()
+        if not copy.is_comparing:  # an empty log: a master without traffic sends nothing for 5 s
+            self._note_received(copy)
         while True:
             data = None
             with trio.move_on_at(min(heard_at + times.silence_s, reported_at + times.heartbeat_s)):

@@ -83,6 +83,8 @@ TIMEOUT_S: Final = 10.0
 PAGE_ENTRIES: Final = 2000
 KEYS_PER_SLICE: Final = 500
 """Keys of consumer offsets that are merged before other tasks get their turn: at most about five milliseconds."""
+QUEUES_PER_SLICE: Final = 20
+"""Queues that begin in one turn: each may create a file."""
 COPIED_POLL_S: Final = 0.5
 """Time between two looks at whether the log is copied that progress waits for."""
 QUEUES_TIMEOUT_S: Final = 10.0
@@ -161,6 +163,8 @@ class TableSync:
         # False once the master has refused the private request: it is an official broker.
         self._is_ours = True
         self._has_accounts = True
+        # Those whose beginning is not taken over yet.
+        self._empty_queues: dict[tuple[str, int], int] = {}
         # Keys of offsets, as topic@group, of groups that have popped at a master of this project.
         self._popped: frozenset[str] = frozenset()
         self._progress = ProgressReturn(parts.offsets)
@@ -183,6 +187,7 @@ class TableSync:
             await trio.sleep(COPIED_POLL_S)
             try:
                 self._apply_copied()
+                await self._begin_empty_queues()
             except ValueError as error:
                 log.warning("progress of the master cannot be read", extra={"reason": str(error)})
 
@@ -266,6 +271,7 @@ class TableSync:
             while store.queued_until < store.max_physical_offset:  # noqa: ASYNC110 - nothing else waits for it
                 await trio.sleep(QUEUES_POLL_S)
         self._apply_copied()
+        await self._begin_empty_queues()
         return store.queued_until >= store.max_physical_offset
 
     async def sync_all(self, connection: Connection) -> None:
@@ -294,10 +300,11 @@ class TableSync:
             self._parts.offsets.adopt_progress(own_progress)
             self._parts.offsets.merge(popped_progress)
             self._parts.delay_service.adopt(delays)
-            self._begin_empty_queues(empty_queues)
+            self._empty_queues = dict(empty_queues)
 
         self._waiting_tables.add(await self._ask_log_end(connection), apply)
         self._apply_copied()
+        await self._begin_empty_queues()
         await self._sync_request_modes(connection)
         self.synced_at = trio.current_time()
 
@@ -450,12 +457,17 @@ class TableSync:
             for queue_id, end in queues.items()
         }
 
-    def _begin_empty_queues(self, ends: QueueEnds) -> None:
+    async def _begin_empty_queues(self) -> None:
         """Let queues whose messages have all expired go on where the master's do, after a promotion."""
-        try:
-            self._parts.store.begin_empty_queues_at(ends)
-        except StoreError as error:
-            log.warning("ends of empty queues not taken over", extra={"reason": str(error)})
+        while self._empty_queues:
+            part = dict(islice(self._empty_queues.items(), QUEUES_PER_SLICE))
+            for key in part:
+                del self._empty_queues[key]
+            try:
+                self._parts.store.begin_empty_queues_at(part)
+            except StoreError as error:
+                log.warning("ends of empty queues not taken over", extra={"reason": str(error)})
+            await trio.lowlevel.checkpoint()
 
     async def _sync_accounts(self, connection: Connection) -> None:
         """Copy users and policies, if this broker has a table of them and its own user may read the master's."""

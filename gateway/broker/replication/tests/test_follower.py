@@ -259,6 +259,7 @@ async def test_an_empty_slave_waits_for_the_first_message_of_an_empty_master() -
     async with world(master, opened()) as pair:
         pair.start()
         await trio.sleep(1)
+        assert pair.follower.state == "copying"
         fill(master, 30)
         await trio.sleep(1)
         assert pair.is_equal()

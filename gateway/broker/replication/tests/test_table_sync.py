@@ -194,6 +194,30 @@ async def test_the_offset_of_a_group_that_pops_waits_for_the_record_of_the_pop(c
 
 
 @simulated
+async def test_many_empty_queues_leave_turns_to_others(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("storage.store._QUEUES_PER_TURN", 10)
+    pair = await pair_of(cluster)
+    ends = {("old", queue_id): 17 for queue_id in range(90)}
+    pair.master.store.begin_empty_queues_at(ends)
+    sizes = []
+    begin = pair.slave.store.begin_empty_queues_at
+
+    def count(part: Mapping[tuple[str, int], int]) -> None:
+        sizes.append(len(part))
+        begin(part)
+
+    monkeypatch.setattr(pair.slave.store, "begin_empty_queues_at", count)
+    turns = [queue for queue in pair.master.store.ends_of_empty_queues() if queue is None]
+    await pair.copy()
+    assert len(turns) == 9
+    assert sizes[:5] == [20, 20, 20, 20, 10]
+    assert max(sizes) == 20
+    assert {key: pair.slave.store.max_offset(*key) for key in ends} == ends
+
+
+@simulated
 async def test_filters_and_ordered_pops_are_copied_between_brokers_of_this_project(cluster: Cluster) -> None:
     pair = await pair_of(cluster)
     subscription = SubscriptionData(topic="t", sub_string="a > 1", sub_version=3, expression_type="SQL92")
