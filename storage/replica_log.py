@@ -27,6 +27,7 @@ that differs; the caller closes the store and cuts it there (`storage.cut`).
 """
 
 import logging
+from collections.abc import Generator, Iterator
 from struct import Struct
 from typing import Final
 from zlib import crc32
@@ -49,6 +50,8 @@ MAX_TAIL_BYTES: Final = 64 << 20
 """Longest message that a slave takes, whatever its own ``maxMessageSize`` says."""
 COMPARED_BYTES: Final = 1 << 20
 """Bytes of the log's end that `ReplicaLog.comparison` compares unless told otherwise."""
+MESSAGES_PER_TURN: Final = 2000
+"""Messages that a comparison looks at before other tasks have their turn: less than a millisecond."""
 MAX_BRIDGED_HOLES: Final = 1 << 20
 """Most missing messages of a queue for which holes are appended. After a longer gap the queue begins anew."""
 
@@ -390,7 +393,18 @@ class ReplicaLog:
 
         Nothing may be received until it is done. When even the first message differs, ask for more bytes.
         """
-        return LogComparison(self._log, max_bytes)
+        for comparison in self.comparison_slices(max_bytes):
+            if comparison is not None:
+                return comparison
+        raise AssertionError("the last slice is the comparison")
+
+    def comparison_slices(self, max_bytes: int) -> Iterator["LogComparison | None"]:
+        """Yield None wherever other tasks may have their turn, then the `comparison`: it looks at each message."""
+        starts = None
+        for starts in _message_starts(self._log, max_bytes):
+            if starts is None:
+                yield None
+        yield LogComparison(self._log, starts or [])
 
 
 class LogComparison:
@@ -399,9 +413,9 @@ class LogComparison:
     ``start`` is the physical offset from which the master has to send. ``done`` is True when all was compared.
     """
 
-    def __init__(self, commit_log: CommitLog, max_bytes: int) -> None:
+    def __init__(self, commit_log: CommitLog, starts: list[int]) -> None:
         self._log = commit_log
-        self._starts = _message_starts(commit_log, max_bytes)
+        self._starts = starts
         self.start = self._starts[0] if self._starts else commit_log.max_offset
         self.position = self.start
 
@@ -453,21 +467,25 @@ class LogComparison:
             raise Diverged(self._message_with(self.position))
 
 
-def _message_starts(commit_log: CommitLog, max_bytes: int) -> list[int]:
-    """Return the starts of the last messages and blank markers, ascending, that take about ``max_bytes``."""
+def _message_starts(commit_log: CommitLog, max_bytes: int) -> Iterator[list[int] | None]:
+    """Yield the starts of the last messages and blank markers, ascending, that take about ``max_bytes``.
+
+    None is yielded before, wherever other tasks may have their turn.
+    """
     end = commit_log.max_offset
     offset = max(commit_log.first_base, end - max_bytes)
     if offset >= end:
-        return []
+        return
     if offset > commit_log.first_base:
         # A message that looks like one within another's body is none: hopping on from it does not lead to the end.
         start = find_next_message(commit_log, offset - 1, end, sectors_lost=False)
-        starts = _hop(commit_log, start, end) if start is not None else None
+        starts = (yield from _hop(commit_log, start, end)) if start is not None else None
         if starts:
-            return starts
+            yield starts
+            return
     base = commit_log.base_of(end - 1)
     while True:
-        starts = _hop(commit_log, base, end)
+        starts = yield from _hop(commit_log, base, end)
         if starts is None:
             raise commit_log.corruption_error(
                 base, "messages do not lead from its start to the end of the log"
@@ -478,7 +496,7 @@ def _message_starts(commit_log: CommitLog, max_bytes: int) -> list[int]:
             break
         base -= commit_log.file_bytes
     first = max((start for start in messages if start <= offset), default=starts[0])
-    return [start for start in starts if start >= first]
+    yield [start for start in starts if start >= first]
 
 
 def _find_long_body(data: memoryview, position: int, sys_flag: int) -> tuple[int, int]:
@@ -493,9 +511,12 @@ def _is_blank_marker(commit_log: CommitLog, start: int) -> bool:
     return bool(START.unpack_from(view, start - base)[1] == MAGIC_BLANK)
 
 
-def _hop(commit_log: CommitLog, offset: int, end: int) -> list[int] | None:
-    """Return the starts of all messages from one on; None if they do not lead to the end of the log."""
-    starts = []
+def _hop(commit_log: CommitLog, offset: int, end: int) -> Generator[None, None, list[int] | None]:
+    """Return the starts of all messages from one on; None if they do not lead to the end of the log.
+
+    None is yielded wherever other tasks may have their turn.
+    """
+    starts: list[int] = []
     while offset < end:
         view, base, file_end = commit_log.file_containing(offset)
         position = offset - base
@@ -507,6 +528,8 @@ def _hop(commit_log: CommitLog, offset: int, end: int) -> list[int] | None:
                 return None
             starts.append(base + position)
             position += size
+            if len(starts) % MESSAGES_PER_TURN == 0:
+                yield None
         if base + position > file_end:
             return None
         offset = base + position

@@ -672,3 +672,17 @@ def test_a_damaged_size_of_a_body_is_refused(value: int) -> None:
     else:
         with pytest.raises(DamagedMessage):
             replica.receive(0, memoryview(damaged))
+
+
+def test_a_comparison_of_many_messages_leaves_turns_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("storage.replica_log.MESSAGES_PER_TURN", 5)
+    slave = filled_master(messages=60)
+    *turns, comparison = ReplicaLog(slave).comparison_slices(1 << 20)
+    assert len(turns) >= 60 // 5
+    assert set(turns) == {None}
+    assert comparison is not None
+    assert comparison.start == ReplicaLog(slave).comparison(1 << 20).start == slave.min_physical_offset
+    *turns, comparison = ReplicaLog(slave).comparison_slices(2000)
+    assert set(turns) == {None}
+    assert comparison is not None
+    assert comparison.start == ReplicaLog(slave).comparison(2000).start

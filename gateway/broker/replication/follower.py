@@ -119,7 +119,8 @@ class LogCopy:
     """The copy of one connection: where it begins, what it compares, what it appends.
 
     ``master`` has the ends of the master's log, None if its other port is unknown. About ``compared_bytes`` of the log
-    are compared. ``next_offset`` is that of the next byte from the master.
+    are compared, by ``prepared`` if that is given: `Follower` gives turns while it looks for the messages.
+    ``next_offset`` is that of the next byte from the master.
     """
 
     def __init__(
@@ -128,8 +129,10 @@ class LogCopy:
         replica_log: ReplicaLog,
         master: LogRange | None,
         compared_bytes: int = COMPARED_BYTES,
+        prepared: LogComparison | None = None,
     ) -> None:
         self._store = store
+        self._prepared = prepared
         self._log = replica_log
         self._log.drop_tail()
         self._compared_bytes = compared_bytes
@@ -155,7 +158,7 @@ class LogCopy:
                 self._log.begin_at(master.begin)
             return master.begin
         if master is None:
-            self._comparison = self._log.comparison(compared_bytes)
+            self._comparison = self._prepared or self._log.comparison(compared_bytes)
             return self._comparison.start
         if end < master.begin:
             raise CannotFollow(
@@ -172,7 +175,7 @@ class LogCopy:
                 f"the master's log ends at {master.end}, and this one at {end}: the master lacks "
                 f"{end - master.end} bytes, which are too many to cut. Promote this broker if they are needed. {ADVICE}"
             )
-        comparison = self._log.comparison(compared_bytes + max(0, end - master.end))
+        comparison = self._prepared or self._log.comparison(compared_bytes + max(0, end - master.end))
         comparison.position = max(comparison.start, master.begin)
         self._comparison = comparison
         return comparison.position
@@ -403,7 +406,8 @@ class Follower:
 
     async def _follow(self, master: Master) -> None:
         log_range, ticket = await self._ask_master(master)
-        copy = LogCopy(self._store, self._log, log_range, self._compared_bytes)
+        prepared = await self._prepare_comparison(log_range)
+        copy = LogCopy(self._store, self._log, log_range, self._compared_bytes, prepared)
         preface = None if ticket is None else _encode_preface(ticket)
         open_transport = self._open_transport if preface is None else self._open_secure
         with trio.fail_after(CONNECT_TIMEOUT_S):
@@ -414,6 +418,19 @@ class Follower:
             await self._copy(transport, copy)
         finally:
             transport.close()
+
+    async def _prepare_comparison(self, log_range: LogRange | None) -> LogComparison | None:
+        """Return the comparison of the last messages, None where there is none to make, or it is refused."""
+        begin, end = self._store.min_physical_offset, self._store.max_physical_offset
+        ahead = 0 if log_range is None else max(0, end - log_range.end)
+        is_refused = log_range is not None and (end < log_range.begin or log_range.end <= begin)
+        if begin == end or is_refused or ahead > MAX_COMPARED_BYTES:
+            return None
+        for comparison in self._log.comparison_slices(self._compared_bytes + ahead):
+            if comparison is not None:
+                return comparison
+            await trio.lowlevel.checkpoint()
+        return None
 
     async def _ask_master(self, master: Master) -> tuple[LogRange | None, str | None]:
         """Return the ends of the master's log, and a ticket for its HA port; None for what is not known.
