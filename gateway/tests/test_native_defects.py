@@ -10,7 +10,7 @@ from gateway.tests.native_sends.planting.defects import NATIVE_DEFECTS, Subject
 from storage.tests.planting.defect import Defect, change
 from storage.tests.planting.planter import ROOT, Result, TestRun, judge, plant
 
-MIN_DEFECTS = 30
+MIN_DEFECTS = 34
 
 
 @pytest.mark.parametrize("defect", NATIVE_DEFECTS.defects, ids=lambda defect: defect.name)
@@ -22,7 +22,8 @@ def test_a_planted_defect_fits_the_source(defect: Defect) -> None:
     assert defect.tests
     for test in defect.tests:
         file, _, name = test.partition("::")
-        assert f"def {name.partition('[')[0]}(" in (ROOT / file).read_text("utf-8")
+        text = (ROOT / file).read_text("utf-8")
+        assert not name or f"def {name.partition('[')[0]}(" in text
 
 
 def test_names_are_unique_and_every_subject_has_some() -> None:

@@ -9,6 +9,8 @@ from storage.tests.planting.defect import Defect, Edit, change
 PLAIN_SENDS: Final = "native/plain_sends.c"
 SEND_REQUEST: Final = "native/send_request.c"
 BYTES: Final = "native/bytes.c"
+INDEX_KEYS: Final = "native/index_keys.c"
+TEST_INDEX: Final = ("storage/tests/test_index_natively.py",)
 _TESTS: Final = "gateway/tests/test_native_sends.py::"
 _KILLED: Final = _TESTS + "test_a_process_that_ends_in_the_middle_of_an_append"
 _CONFIRMED: Final = (_TESTS + "test_the_confirm_offset_moves_after_the_entries",)
@@ -34,6 +36,7 @@ class Subject(enum.StrEnum):
     ORDER = "A kill leaves whole messages"
     COUNTS = "Every message is counted, and wakes who waits for it"
     LIMITS = "Limits and settings hold"
+    INDEX = "The index of keys is Python's"
 
 
 _WRITE_ENTRY: Final = (
@@ -287,6 +290,38 @@ NATIVE_DEFECTS: Final = Catalogue(
             Subject.LIMITS,
             change(PLAIN_SENDS, "self->sends >= self->room_sends || ", ""),
             _HELD,
+        ),
+        Defect(
+            "index-entries-beyond-what-is-reserved",
+            Subject.INDEX,
+            change(
+                INDEX_KEYS,
+                "    if (file->next_entry + count > file->last_entry) return false;\n",
+                "    if (file->next_entry > file->last_entry) return false;\n",
+            ),
+            TEST_INDEX,
+        ),
+        Defect(
+            "key-that-occurs-twice-indexed-twice",
+            Subject.INDEX,
+            change(INDEX_KEYS, "        if (!is_new) continue;\n", "        if (key.size == 0) continue;\n"),
+            TEST_INDEX,
+        ),
+        Defect(
+            "message-that-was-rolled-back-indexed",
+            Subject.INDEX,
+            change(
+                INDEX_KEYS,
+                "        if ((sys_flag & TRANSACTION_MASK) != TRANSACTION_ROLLBACK) {\n",
+                "        {\n",
+            ),
+            TEST_INDEX,
+        ),
+        Defect(
+            "name-within-another-name-taken-for-a-key",
+            Subject.INDEX,
+            change(INDEX_KEYS, "    if (found > properties.at && found[-1] != 2) return false;\n", ""),
+            TEST_INDEX,
         ),
     ),
     rule="subject",
