@@ -11,14 +11,14 @@ RULES = named_rules()
 
 def test_the_sources_name_the_rules_that_they_repeat() -> None:
     assert len(RULES) >= 20
-    assert len({rule.name for rule in RULES}) == len(RULES)
+    assert len(set(RULES)) == len(RULES)
     recorded = tomllib.loads(RECORD.read_text("utf-8"))
     assert set(recorded) == {rule.name for rule in RULES}, (
         "python -m gateway.tests.native_sends.rules records them"
     )
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.source} {rule.name}")
 def test_a_rule_is_as_it_was_when_it_was_compared(rule) -> None:
     """A function that changes is compared with the C code first, and then recorded again."""
     recorded = tomllib.loads(RECORD.read_text("utf-8"))

@@ -11,6 +11,7 @@ from unittest.mock import patch
 import trio
 import trio.testing
 
+from codec import command
 from codec.errors import FrameError
 from gateway.broker.assembly.build import BrokerBuilder
 from gateway.broker.assembly.metrics import broker_metrics
@@ -40,6 +41,7 @@ NO_CLOCK: Final = patch.object(frame_connection, "monotonic", lambda: 0.0)
 """Turns that never end by the clock, or, with ``max_turn_s`` 0, always: the two sides would end theirs at different
 frames."""
 SEED: Final = 5
+_DECODE_NATIVELY: Final = command._decode_natively
 
 
 class PairDiffers(AssertionError):
@@ -104,8 +106,8 @@ class Side:
         self.connect()
 
     def turn(self) -> "_Turn":
-        """Give this side the process's random generator as it would be without the other side."""
-        return _Turn(self._random)
+        """Give this side the process's random generator and decoder as they would be without the other side."""
+        return _Turn(self._random, native=self.native)
 
     def connect(self, remote: tuple[str, int] = ("127.0.0.1", 5000)) -> None:
         """Go on with a new connection."""
@@ -190,16 +192,20 @@ class Side:
 
 
 class _Turn:
-    """Has the module `random` draw from a generator of one side."""
+    """Has the module `random` draw from a generator of one side, and frames decoded as on that side."""
 
-    def __init__(self, own: random.Random) -> None:
+    def __init__(self, own: random.Random, *, native: bool) -> None:
         self._own = own
+        self._native = native
 
     def __enter__(self) -> None:
         random.setstate(self._own.getstate())
+        if not self._native:
+            command._decode_natively = None
 
     def __exit__(self, *_: object) -> None:
         self._own.setstate(random.getstate())
+        command._decode_natively = _DECODE_NATIVELY
 
 
 def _slots(count: Any) -> dict[str, object]:
