@@ -55,6 +55,8 @@ class CatchUp:
     log_bytes: int
     copied_s: float
     readable_s: float
+    copy_processor_s: float
+    """Processor time of the slave until it had copied everything; ``processor_s`` is that until it had all queues."""
     processor_s: float
 
 
@@ -80,6 +82,7 @@ def main(messages: int, pairs: Sequence[str]) -> None:
         click.echo(
             f"| {NAMES[master].name} → {NAMES[slave].name} | {result.messages / result.copied_s:,.0f} "
             f"| {result.log_bytes / result.copied_s / 1e6:.0f} | {result.messages / result.readable_s:,.0f} "
+            f"| {result.copy_processor_s / result.messages * 1e6:.1f} "
             f"| {result.processor_s / result.messages * 1e6:.1f} |"
         )
 
@@ -117,10 +120,12 @@ def measure(
     eventually(lambda: log_end(second.address) > before, 120, every_s=POLL_S / 5)
     begun_s, spent_s = time.monotonic(), cpu_s(second.pids())
     eventually(lambda: log_end(second.address) >= end, TIMEOUT_S, every_s=POLL_S)
-    copied_s = time.monotonic() - begun_s
+    copied_s, copy_processor_s = time.monotonic() - begun_s, cpu_s(second.pids()) - spent_s
     eventually(lambda: readable_messages(second.address) > messages, TIMEOUT_S, every_s=POLL_S)
     readable_s = time.monotonic() - begun_s
-    return CatchUp(messages, end - before, copied_s, readable_s, cpu_s(second.pids()) - spent_s)
+    return CatchUp(
+        messages, end - before, copied_s, readable_s, copy_processor_s, cpu_s(second.pids()) - spent_s
+    )
 
 
 def fill(address: str, messages: int) -> None:

@@ -78,6 +78,10 @@ MAX_REFUSALS: Final = 3
 """Number of times that a damaged message is refused in a row."""
 CATCHING_UP_BYTES: Final = 4 << 20
 """Bytes that are missing at a slave which does nothing else before they are copied and readable."""
+MAX_UNDISPATCHED_BYTES: Final = 512 << 20
+"""Largest part of a log that is copied before its queues are built: recovery would build them at the next start."""
+COPY_FIRST_PAUSE_S: Final = 0.05
+"""Time between two looks at a slave that is catching up: while its log grows, no queues are built."""
 MAX_DISCARDED_BYTES: Final = COMPARED_BYTES
 """Largest log that is cut as a whole, when it has nothing in common with the master's."""
 MORE_COMPARED: Final = 16
@@ -306,6 +310,12 @@ class Follower:
         return self._log.undispatched_bytes + missing_bytes > CATCHING_UP_BYTES
 
     @property
+    def _copies_first(self) -> bool:
+        """True while so much of the master's log is missing that no queues are built beside the copy."""
+        is_far_behind = self.is_copying and self.lag_bytes > CATCHING_UP_BYTES
+        return is_far_behind and self._log.undispatched_bytes < MAX_UNDISPATCHED_BYTES
+
+    @property
     def lag_bytes(self) -> int:
         """Bytes of the master's log that are known to be missing here; -1 while its end is unknown."""
         return -1 if self._master_end < 0 else max(0, self._master_end - self._store.max_physical_offset)
@@ -530,10 +540,16 @@ class Follower:
 
     async def _build_queues(self) -> None:
         """Build the queue entries of copied messages, in slices between which other tasks run."""
+        copied_end = 0
         while True:
             self._arrived = trio.Event()
             try:
                 while self._log.undispatched_bytes:
+                    # A second copy of the messages is worth more than queues that nobody reads from yet.
+                    if self._copies_first and self._store.max_physical_offset > copied_end:
+                        copied_end = self._store.max_physical_offset
+                        await trio.sleep(COPY_FIRST_PAUSE_S)
+                        continue
                     grown = self._log.dispatch(DISPATCH_MESSAGES)
                     if grown:
                         self._queues_grew(grown)

@@ -1,7 +1,7 @@
 """A slave copies its master's log from wherever it is, and appends nothing that is not the master's next message."""
 
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import SimpleNamespace
@@ -13,6 +13,7 @@ import trio.lowlevel
 from trio.testing import memory_stream_pair
 
 from codec.constants import ResponseCode
+from gateway.broker.replication import follower
 from gateway.broker.replication.follower import Follower, LogCopy, LogRange
 from gateway.broker.replication.ha_access import encode_preface
 from gateway.broker.replication.ha_wire import encode_frame_head
@@ -694,6 +695,71 @@ async def test_queues_are_built_in_slices_that_give_turns() -> None:
         assert ends_of(pair.slave) == ends_of(master)
         steps = [after - before for before, after in zip([0, *sizes], sizes, strict=False)]
         assert max(steps) <= 200
+
+
+class GrowthNotes(set[tuple[str, int]]):
+    """The queues that grew, and the end of the slave's log when the first of them did."""
+
+    def __init__(self, slave: MessageStore) -> None:
+        super().__init__()
+        self.slave = slave
+        self.first_end: int | None = None
+
+    def update(self, *queues: Iterable[tuple[str, int]]) -> None:
+        if self.first_end is None:
+            self.first_end = self.slave.max_physical_offset
+        super().update(*queues)
+
+
+@pytest.mark.parametrize(
+    ("max_undispatched_bytes", "first_ends"), [(1 << 20, range(36_000, 40_000)), (3000, range(3000, 9000))]
+)
+@virtual
+async def test_a_slave_that_is_far_behind_copies_before_it_builds_queues(
+    monkeypatch: pytest.MonkeyPatch, max_undispatched_bytes: int, first_ends: range
+) -> None:
+    monkeypatch.setattr(follower, "CATCHING_UP_BYTES", 2000)
+    monkeypatch.setattr(follower, "MAX_UNDISPATCHED_BYTES", max_undispatched_bytes)
+    master = filled(100)
+    end = master.max_physical_offset
+    async with world(master, opened()) as pair:
+
+        async def send_slowly(stream: trio.abc.Stream, offset: int) -> None:
+            while offset < end:
+                stop = min(offset + 700, end, offset - offset % 4096 + 4096)
+                await stream.send_all(
+                    encode_frame_head(offset, stop - offset) + log_bytes(master, offset, stop)
+                )
+                offset = stop
+                await trio.sleep(0.01)
+            await trio.sleep(100)
+
+        pair.master.script = send_slowly
+        pair.grown = notes = GrowthNotes(pair.slave)
+        pair.follower = pair.new_follower()
+        pair.start()
+        await trio.sleep(10)
+        assert pair.is_equal()
+        assert ends_of(pair.slave) == ends_of(master)
+        assert notes.first_end in first_ends
+
+
+@virtual
+async def test_a_slave_whose_master_pauses_builds_queues_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follower, "CATCHING_UP_BYTES", 2000)
+    master = filled(100)
+    async with world(master, opened()) as pair:
+
+        async def send_some_and_pause(stream: trio.abc.Stream, offset: int) -> None:
+            await stream.send_all(encode_frame_head(offset, 3000) + log_bytes(master, offset, offset + 3000))
+            await trio.sleep(10)
+
+        pair.master.script = send_some_and_pause
+        pair.start()
+        await trio.sleep(1)
+        assert pair.slave.max_physical_offset > 2000
+        assert pair.follower.lag_bytes > 2000
+        assert pair.grown == set(ends_of(master))
 
 
 def test_a_copy_never_acknowledges_more_than_it_knows() -> None:
