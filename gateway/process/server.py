@@ -362,7 +362,8 @@ def log_start(
         _suggest_processes(config)
     if config.controller is not None:
         log.info(
-            "next step", extra={"do": f"give brokers controllerAddr={_controllers_of(config.controller)}"}
+            "next step",
+            extra={"do": f"give brokers controllerAddr={_controllers_of(config.controller, controller)}"},
         )
     if namesrv is not None or config.brokers:
         log.info("next step", extra={"do": _next_step(config, namesrv, grpc)})
@@ -432,8 +433,13 @@ def _warn_of_registrations(config: ServeConfig) -> None:
             )
 
 
-def _controllers_of(config: ControllerConfig) -> str:
-    return ";".join(format_host((peer.host, peer.port)) for peer in config.all_peers())
+def _controllers_of(config: ControllerConfig, own_address: str | None) -> str:
+    """Return the addresses of all controllers of the group; the own port may have been any free one."""
+    addresses = []
+    for peer in config.all_peers():
+        is_free_port = peer.member_id == config.self_id and peer.port == 0
+        addresses.append(str(own_address) if is_free_port else format_host((peer.host, peer.port)))
+    return ";".join(addresses)
 
 
 def _next_step(config: ServeConfig, namesrv: str | None, grpc: str | None) -> str:

@@ -10,7 +10,7 @@ from gateway.controller.broker_set import BrokerSet
 from gateway.controller.etcd_client import Endpoint, EtcdClient
 from gateway.controller.etcd_store import EtcdStore
 from gateway.controller.store import Member, StoreUnavailable, TermOver
-from gateway.controller.tests.etcd_members import EtcdMembers, etcd_program
+from tools.etcd_members import EtcdMembers, etcd_program
 
 pytestmark = pytest.mark.skipif(etcd_program() is None, reason="etcd is not installed")
 FIRST = BrokerSet("C", "a").with_replica(1, "h:1", "x")
