@@ -25,7 +25,7 @@ from gateway.config.controller import ControllerConfig
 from gateway.controller.broker_set import BrokerSet
 from gateway.controller.election import key_of
 from gateway.controller.leadership import Leadership
-from gateway.controller.liveness import Heartbeat, Liveness, ReplicaKey
+from gateway.controller.liveness import MAX_LIVE_BROKERS, Heartbeat, Liveness, ReplicaKey
 from gateway.controller.notifications import Notifications
 from gateway.controller.rules import NO_BROKER, Decision, elect_master, needs_election
 from gateway.controller.store import Entry, Member, Store, StoreUnavailable, TermOver
@@ -209,7 +209,10 @@ class Controller:
     # -- heartbeats ---------------------------------------------------------------------------------------------------
 
     def record_heartbeat(self, key: ReplicaKey, heartbeat: Heartbeat, connection: Connection | None) -> None:
-        """Note that a broker is alive."""
+        """Note that a broker is alive. Raises RequestError for one too many."""
+        if self.liveness.is_full and not self.liveness.is_alive(key):
+            remark = f"heartbeats of {MAX_LIVE_BROKERS} brokers come already"
+            raise RequestError(ResponseCode.CONTROLLER_INVALID_REQUEST, remark)
         if self.liveness.record(key, heartbeat, connection):
             extra = {"broker": key.name, "broker_id": key.broker_id, "address": heartbeat.address}
             log.info("broker is alive", extra=extra)
@@ -242,11 +245,14 @@ class Controller:
             self._nursery = nursery
             nursery.start_soon(self.leadership.run)
             nursery.start_soon(self._watch_heartbeats)
-            while True:
-                with trio.move_on_after(self.config.scan_inactive_master_interval_ms / 1000):
-                    await self._may_need_election.wait()
-                self._may_need_election = trio.Event()
-                await self.elect_missing_masters()
+            try:
+                while True:
+                    with trio.move_on_after(self.config.scan_inactive_master_interval_ms / 1000):
+                        await self._may_need_election.wait()
+                    self._may_need_election = trio.Event()
+                    await self.elect_missing_masters()
+            finally:
+                self._nursery = None
 
     async def _watch_heartbeats(self) -> None:
         while True:

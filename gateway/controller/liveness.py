@@ -18,6 +18,8 @@ from remoting.connection import Connection
 DEFAULT_TIMEOUT_S: Final = 10.0
 """For heartbeats without a time-out. Source: BrokerHeartbeatManager.DEFAULT_BROKER_CHANNEL_EXPIRED_TIME, 5.4.0."""
 LOWEST_PRIORITY: Final = (1 << 31) - 1
+MAX_LIVE_BROKERS: Final = 20_000
+"""Heartbeats of further brokers are refused: whoever reaches the port can invent names."""
 UNKNOWN: Final = -1
 """Epoch or offset of a heartbeat that does not have it."""
 
@@ -68,9 +70,16 @@ class Liveness:
     def record(self, key: ReplicaKey, heartbeat: Heartbeat, connection: Connection | None = None) -> bool:
         """Note a heartbeat; return True if the broker was not alive before."""
         is_new = not self.is_alive(key)
-        self._brokers[key] = LiveBroker(heartbeat, connection, self._monotonic())
-        self._heard.add(key)
+        now_s = self._monotonic()
+        self._brokers[key] = LiveBroker(heartbeat, connection, now_s)
+        if now_s < self._settled_at_s and len(self._heard) < MAX_LIVE_BROKERS:
+            self._heard.add(key)
         return is_new
+
+    @property
+    def is_full(self) -> bool:
+        """True if there is no room for further brokers."""
+        return len(self._brokers) >= MAX_LIVE_BROKERS
 
     def is_alive(self, key: ReplicaKey) -> bool:
         """Tell whether the broker's last heartbeat is recent enough."""

@@ -31,6 +31,7 @@ from remoting.bodies.ha import (
 )
 from remoting.bodies.routes import BrokerMemberGroup
 from remoting.declare import Header, missing_field
+from remoting.errors import RequestError
 from remoting.requests.controller import (
     CleanBrokerData,
     ControllerAlterSyncStateSet,
@@ -48,6 +49,8 @@ from remoting.requests.controller import (
 
 Answer = TypeVar("Answer", bound=Header)
 
+MAX_FIELD_CHARS = 1024
+MAX_REPLICAS = 64
 NO_BROKER = -1
 """The id of an election that no broker asked for."""
 
@@ -69,8 +72,13 @@ def refused(
 
 
 def require(value: str | None, wire_name: str) -> str:
-    """Return a header field that the request must have. Raises RequestError without it."""
-    return missing_field(wire_name) if value is None else value
+    """Return a header field that the request must have. Raises RequestError without it, or if it is too long."""
+    if value is None:
+        return missing_field(wire_name)
+    if len(value) > MAX_FIELD_CHARS:
+        remark = f"the field {wire_name} has more than {MAX_FIELD_CHARS} characters"
+        raise RequestError(ResponseCode.CONTROLLER_INVALID_REQUEST, remark)
+    return value
 
 
 def require_id(value: int | None, wire_name: str) -> int:
@@ -113,6 +121,9 @@ def apply_broker_id(
             return refused(answer, None, ResponseCode.CONTROLLER_BROKER_ID_INVALID, remark)
         broker_set = BrokerSet(cluster, name)
     replica = broker_set.replicas.get(broker_id)
+    if replica is None and len(broker_set.replicas) >= MAX_REPLICAS:
+        remark = f"broker-set {name} has {MAX_REPLICAS} replicas already"
+        return refused(answer, broker_set, ResponseCode.CONTROLLER_BROKER_ID_INVALID, remark)
     if replica is None:
         return Decision(answer, broker_set.with_replica(broker_id, check_code.partition(";")[0], check_code))
     if replica.check_code == check_code:

@@ -244,7 +244,8 @@ class Server:
 
         listeners = self._parts.listen(peer.port, "controllerDLegerPeers")
         access = self._parts.access
-        context = NeedContext("", max_json_values=self._parts.limits.max_json_values)
+        cluster = (self._config.brokers or (BrokerConfig(),))[0].broker_cluster_name
+        context = NeedContext(cluster, max_json_values=self._parts.limits.max_json_values)
         self._controller = ControllerService(
             config,
             listeners[0].getsockname()[1],

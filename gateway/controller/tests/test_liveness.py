@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from gateway.controller.liveness import Heartbeat, Liveness, ReplicaKey
 
 A1, A2 = ReplicaKey("C", "a", 1), ReplicaKey("C", "a", 2)
@@ -73,6 +75,14 @@ def test_a_pause_of_the_process_is_not_a_silence_of_the_brokers() -> None:
     liveness.excuse_pause(59)
     assert liveness.is_alive(A1)
     assert liveness.is_unheard(A2)
+
+
+def test_a_stranger_cannot_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.controller.liveness.MAX_LIVE_BROKERS", 2)
+    liveness = alive(Clock(), A1)
+    assert not liveness.is_full
+    liveness.record(A2, Heartbeat("h:2"))
+    assert liveness.is_full
 
 
 def test_only_brokers_of_the_closed_connection_are_forgotten() -> None:

@@ -280,6 +280,17 @@ def test_removing_all_replicas_in_sync_keeps_the_epoch() -> None:
     assert (rest.master_epoch, rest.had_master, list(rest.replicas)) == (2, True, [3])
 
 
+def test_what_a_stranger_can_store_is_bounded() -> None:
+    broker_set = set_of(*range(1, rules.MAX_REPLICAS + 1))
+    decision = rules.apply_broker_id(broker_set, apply_id(100))
+    assert decision.answer.code == ResponseCode.CONTROLLER_BROKER_ID_INVALID
+    assert decision.broker_set is broker_set
+    request = apply_id(1)
+    request.register_check_code = "x" * (rules.MAX_FIELD_CHARS + 1)
+    with pytest.raises(RequestError, match="registerCheckCode has more than 1024"):
+        rules.apply_broker_id(broker_set, request)
+
+
 def test_a_missing_field_is_named() -> None:
     with pytest.raises(RequestError, match="registerCheckCode"):
         rules.apply_broker_id(
