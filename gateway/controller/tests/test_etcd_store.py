@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 
 import pytest
 import trio
@@ -152,3 +153,31 @@ def test_without_a_majority_nothing_is_written(
                 members.resume(index)
 
     trio.run(story)
+
+
+def test_a_user_signs_in_and_again_when_its_token_is_forgotten(tmp_path: Path) -> None:
+    async def story(endpoint: Endpoint) -> None:
+        open_client = EtcdClient([endpoint])
+        await open_client.call("/v3/auth/user/add", {"name": "root", "password": "secret"})
+        await open_client.call("/v3/auth/role/add", {"name": "root"})
+        await open_client.call("/v3/auth/user/grant", {"user": "root", "role": "root"})
+        await open_client.call("/v3/auth/enable", {})
+        for user, password, problem in (
+            ("", "", "user name is empty"),
+            ("root", "x", "refuses the user root"),
+        ):
+            store = EtcdStore(EtcdClient([endpoint], user, password), "g", LEASE_S, time.monotonic)
+            with pytest.raises(StoreUnavailable, match=problem):
+                await store.read_leader()
+        client = EtcdClient([endpoint], "root", "secret")
+        store = EtcdStore(client, "g", LEASE_S, time.monotonic)
+        term = await store.begin_term(Member("n0", "h:1"))
+        assert term is not None
+        client._token = "forgotten.1"
+        await store.renew(term)
+        client._token = "forgotten.2"
+        await store.compare_and_put(term, "a", 0, FIRST)
+        await store.end_term(term)
+
+    with EtcdMembers(tmp_path, 1) as members:
+        trio.run(story, Endpoint.parse(members.urls[0]))
