@@ -43,6 +43,7 @@ class Leadership:
         self._term: Term | None = None
         self._is_given_up = trio.Event()
         self._is_failing = False
+        self._has_resigned = False
         self._other: Member | None = None
         self.terms = 0
 
@@ -50,7 +51,9 @@ class Leadership:
     def term(self) -> Term | None:
         """The present term of this controller; None while it does not lead."""
         term = self._term
-        return term if term is not None and self._monotonic() < term.expires_at_s else None
+        if term is None or self._has_resigned or self._monotonic() >= term.expires_at_s:
+            return None
+        return term
 
     @property
     def leader(self) -> Member | None:
@@ -63,9 +66,14 @@ class Leadership:
             log.warning("controller does not lead any more", extra={"reason": reason})
         self._is_given_up.set()
 
+    def resign(self) -> None:
+        """End the term for good, because the process stops."""
+        self._has_resigned = True
+        self._is_given_up.set()
+
     async def run(self) -> None:
-        """Lead whenever possible, until cancelled."""
-        while True:
+        """Lead whenever possible, until cancelled or resigned."""
+        while not self._has_resigned:
             term = await self._begin()
             if term is None:
                 await trio.sleep(POLL_INTERVAL_S)
@@ -118,7 +126,8 @@ class Leadership:
                 self.give_up(str(problem))
             else:
                 self._note_success()
-        self.give_up("the term could not be renewed in time")
+        if not self._has_resigned:
+            self.give_up("the term could not be renewed in time")
 
     async def _end(self) -> None:
         term, self._term = self._term, None

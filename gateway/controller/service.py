@@ -99,5 +99,10 @@ class ControllerService:
                 await self._store.close()
 
     async def stop(self) -> None:
-        """End `run` after requests in progress are answered."""
+        """End `run` after requests in progress are answered.
+
+        The connections of brokers end one after the other: as long as this controller leads, it would take the first of
+        them for a dead master.
+        """
+        self.controller.leadership.resign()
         await self.server.drain()

@@ -12,6 +12,7 @@ import trio
 
 from codec.constants import ResponseCode
 from gateway.config.controller import ControllerConfig
+from gateway.controller.liveness import ReplicaKey
 from gateway.controller.service import ControllerService, build_store
 from gateway.controller.sqlite_store import SqliteStore
 from remoting.client import open_client
@@ -117,6 +118,25 @@ def test_a_broker_is_dead_when_its_connection_closes() -> None:
         info = answer.data.replicas_info_table["a"]
         assert [(item.broker_id, item.alive) for item in info.in_sync_replicas] == [(1, False)]
         assert [(item.broker_id, item.alive) for item in info.not_in_sync_replicas] == [(2, True)]
+
+    play(story)
+
+
+def test_a_stop_closes_connections_and_elects_nobody() -> None:
+    async def story(service: ControllerService, client: Connection, port: int) -> None:
+        for broker_id in (1, 2):
+            await client.ask(apply_id(broker_id))
+        async with open_client("127.0.0.1", port) as master, open_client("127.0.0.1", port) as slave:
+            await master.ask(heartbeat(1))
+            await slave.ask(heartbeat(2))
+            await client.ask(ControllerElectMaster(cluster_name="C", broker_name="a", broker_id=1))
+            await service.stop()
+            # The connections end one after the other.
+            live = service.controller.liveness.live_broker(ReplicaKey("C", "a", 1))
+            if live is not None and live.connection is not None:
+                service.controller.forget_connection(live.connection)
+            await trio.sleep(0.1)
+        assert (service.controller.counts.elections, service.controller.counts.lost_masters) == (1, 0)
 
     play(story)
 
