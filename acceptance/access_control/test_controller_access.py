@@ -47,7 +47,7 @@ def test_requests_to_the_controller_need_credentials(tmp_path: Path) -> None:
     arguments = [f"--set=controllerDLegerPeers=n0-{address}", "--set=enableControllerInNamesrv=true"]
     broker = Listener()
     broker.start()
-    elect = ControllerElectMaster(cluster_name="C", broker_name="a", broker_id=1)
+    elect = ControllerElectMaster(cluster_name="C", broker_name="a", broker_id=1, designate_elect=True)
     with run_ours(tmp_path, *arguments) as server:
         for user, secret in ((None, ""), (ROOT, "wrong")):
             with dial(address, user, secret) as stranger, pytest.raises(RequestError) as refusal:

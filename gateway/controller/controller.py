@@ -183,10 +183,12 @@ class Controller:
 
         decision = await self.change(request.broker_name, decide)
         if decision.broker_set is not None and decision.broker_set is not before[0]:
-            self._announce(before[0], decision.broker_set)
+            asking_id = None if request.designate_elect else request.broker_id
+            self._announce(before[0], decision.broker_set, asking_id)
         return decision.answer
 
-    def _announce(self, before: BrokerSet | None, broker_set: BrokerSet) -> None:
+    def _announce(self, before: BrokerSet | None, broker_set: BrokerSet, asking_id: int | None) -> None:
+        """Log the result of an election and notify the replicas, but not a broker that asked for it by itself."""
         extra = {"broker": broker_set.name, "epoch": broker_set.master_epoch}
         if broker_set.master_id is None:
             self.counts.lost_masters += 1
@@ -203,7 +205,8 @@ class Controller:
             log.info("master elected", extra=extra)
         if self.config.notify_broker_role_changed and self._nursery is not None:
             for broker_id, replica in broker_set.replicas.items():
-                if self.liveness.is_alive(key_of(broker_set, broker_id)):
+                # Who asks gets the answer, often before its port is open.
+                if broker_id != asking_id and self.liveness.is_alive(key_of(broker_set, broker_id)):
                     self.notifications.send(self._nursery, replica.address, broker_set)
 
     # -- heartbeats ---------------------------------------------------------------------------------------------------
