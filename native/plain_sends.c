@@ -100,7 +100,7 @@ typedef struct {
     CachedQueue *cache[CACHED_QUEUES]; /* by hash; a queue replaces an earlier one of its place */
     /* The current run. */
     uint64_t run;
-    bool is_running;
+    bool is_taking, is_running; /* within `take`; and with the state of the log read */
     int sends, queue_count;
     int64_t room_sends;
     Py_buffer log_bytes;
@@ -494,20 +494,23 @@ static PyObject *plain_sends_take(PyObject *object, PyObject *args) {
     Py_buffer data;
     Py_ssize_t start;
     if (!PyArg_ParseTuple(args, "Oy*n", &connection, &data, &start)) return NULL;
-    if (self->answers == NULL || self->is_running || start < 0 || start > data.len) {
+    if (self->answers == NULL || self->is_taking || start < 0 || start > data.len) {
         PyBuffer_Release(&data);
-        PyErr_SetString(PyExc_ValueError, "take: not set up, already running, or a position beyond the buffer");
+        PyErr_SetString(PyExc_ValueError, "take: not set up, called by itself, or a position beyond the buffer");
         return NULL;
     }
     self->sends = 0;
     self->answers_size = 0;
+    self->is_taking = true;
     Py_ssize_t end = take_frames(self, connection, &data, start);
     PyBuffer_Release(&data);
-    /* A look-up that failed has left its frame to Python, which meets the same error and reports it. */
-    PyErr_Clear();
+    /* A look-up that failed has left its frame to Python, which meets the same error and reports it. An interrupt came
+     * from `room` or `now_ms`, before anything was written. */
+    bool is_interrupted = PyErr_Occurred() && self->sends == 0 && !PyErr_ExceptionMatches(PyExc_Exception);
+    if (!is_interrupted) PyErr_Clear();
     bool was_running = self->is_running;
-    self->is_running = false;
-    if (was_running && !write_positions(self)) return NULL;
+    self->is_taking = self->is_running = false;
+    if ((was_running && !write_positions(self)) || is_interrupted) return NULL;
     if (self->sends == 0) Py_RETURN_NONE;
     self->frames += (unsigned long long)self->sends;
     if (!count_messages(self)) return NULL;

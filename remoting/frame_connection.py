@@ -5,7 +5,8 @@ Theory of operation
 A connection works the same on the server's and on the client's side: both may send requests. Input arrives in one of
 two ways: the reactor calls `FrameConnection._readable` when the socket has data (the fast path, without a task switch),
 or `FrameConnection._read_loop` waits in a task. Both feed `FrameConnection._feed`, which decodes every whole frame and
-calls the handler of its request code synchronously. All answers of one read are joined into one system call.
+calls the handler of its request code synchronously. A `FrameTaker` of the server may handle frames before that, many in
+one call. All answers of one read are joined into one system call.
 
 Turns. One read may hold thousands of small requests. After ``max_turn_s`` of them the rest stays in ``_input``, the
 socket is not read, and a task (`_continue_feeding`, or the read loop itself) goes on after other tasks and peers had

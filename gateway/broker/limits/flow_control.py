@@ -150,8 +150,8 @@ class FlowControl:
         settings that refuse sends.
         """
         config = self._config
-        guards_known = (self.limit_waiting_time, self.limit_held_sends)
-        if config.flow.native_sends == "off" or any(guard not in guards_known for guard in guards):
+        own_guards = (self.limit_waiting_time, self.limit_held_sends)
+        if config.flow.native_sends == "off" or any(guard not in own_guards for guard in guards):
             return None
         if config.start_accept_send_timestamp_ms or not config.broker_permission & PERM_WRITE:
             return None

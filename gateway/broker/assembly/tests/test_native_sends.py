@@ -6,6 +6,7 @@ That it stores and answers what Python would is tested elsewhere, with many fram
 import pytest
 import trio
 
+from codec.command import encode_command
 from codec.native import native_module
 from gateway.broker.processors.live_config import apply_broker_config
 from gateway.tests.cluster import bodies, message, pull, settle, simulated
@@ -268,3 +269,31 @@ async def test_a_topic_that_was_deleted_and_created_again_gets_a_new_queue(clust
 
 def test_the_code_of_the_request_is_the_one_that_the_guards_are_asked_for():
     assert SendMessageV2.code == 310
+
+
+@simulated
+async def test_an_interrupt_within_the_limits_is_not_lost_and_a_defect_of_them_ends_nothing(cluster):
+    node, client = await started(cluster, broker_fast_failure_enable=True)
+    await client.ask(message())
+    (connection,) = node.service.server.connections
+    frame = encode_command(message().to_command())
+    take = node.service.native_sends.take
+
+    def fail(error):
+        def waited_s():
+            raise error
+
+        node.broker.flow_control.waited_s = waited_s
+
+    fail(KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        take(connection, frame, 0)
+    fail(ValueError("a defect"))
+    assert take(connection, frame, 0) is None
+    node.broker.flow_control.waited_s = lambda: take(connection, frame, 0)  # called by itself
+    assert take(connection, frame, 0) is None
+    node.broker.flow_control.waited_s = lambda: 0.0
+    assert take(connection, frame, 0)[0] == len(frame)
+    assert node.service.native_sends.frames == 2
+    with pytest.raises(ValueError, match="beyond the buffer"):
+        take(connection, frame, len(frame) + 1)
