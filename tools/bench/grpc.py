@@ -52,7 +52,7 @@ ROWS: Final = (
         )
     ),
     FigureRow("push_us", f"push of {PUSHED:,} messages, processor time of the servers, us a message"),
-    FigureRow("memory_mib", "memory afterwards (VmRSS), MiB"),
+    FigureRow("memory_mib", "private memory afterwards (RssAnon), MiB"),
 )
 
 
@@ -138,7 +138,7 @@ def measure_round(side: GrpcSide, number: int, durations: LoadDurations) -> Figu
         sends = measure_sends(side, threads, durations)
         figures |= {f"cpu_us_{threads}": sends["cpu_us"], f"rate_{threads}": sends["rate"]}
     figures["push_us"] = measure_push(side, f"push-{number}", durations)
-    figures["memory_mib"] = memory_mib(side.pids(), "VmRSS")
+    figures["memory_mib"] = memory_mib(side.pids(), "RssAnon")
     return figures
 
 

@@ -1,4 +1,5 @@
 import os
+import signal
 
 import pytest
 
@@ -16,16 +17,17 @@ def test_sides_take_turns_and_their_medians_are_reported(monkeypatch):
         order.append(side.name)
         return {"rate_1": rates[side.name][number]}
 
-    monkeypatch.setattr(
-        grpc, "measure_sends", lambda side, threads, durations: order.append("warm " + side.name)
-    )
+    def warm_up(side, threads, durations):
+        order.append("warm " + side.name)
+
+    monkeypatch.setattr(grpc, "measure_sends", warm_up)
     monkeypatch.setattr(grpc, "measure_round", run_round)
     monkeypatch.setattr(os, "kill", lambda pid, number: signals.append((pid, number)))
     assert measure(sides, 3, QUICK) == [{"rate_1": 7.0}, {"rate_1": 2.0}]
     assert order[:2] == ["warm ours", "warm official"]
     assert order[2:] == ["ours", "official", "official", "ours", "ours", "official"]
     # Whoever does not run is suspended before, and goes on afterwards.
-    assert signals[:2] == [(2, grpc.signal.SIGSTOP), (2, grpc.signal.SIGCONT)]
+    assert signals[:2] == [(2, signal.SIGSTOP), (2, signal.SIGCONT)]
     assert len(signals) == 2 * (2 + 6)
 
 
