@@ -87,7 +87,7 @@ def promote(
     """Make a slave the master of its name, and return its status.
 
     A master that is alive hands over. With ``force`` the slave takes over without asking it. ``broker_role`` is the
-    kind of master, by default that of a master that hands over, otherwise ASYNC_MASTER. Raises RoleChangeRefused.
+    kind of master, by default that of the former master, and ASYNC_MASTER if that is unknown. Raises RoleChangeRefused.
     """
     slave = read_role(client, address)
     if slave.broker_role == SLAVE and slave.is_serving and not force:
@@ -101,8 +101,9 @@ def promote(
             slave = read_role(client, address)
             if broker_role in (None, slave.broker_role):
                 return slave
+    former_role = slave.master_role if slave.broker_role == SLAVE else slave.broker_role
     request = ChangeBrokerRole(
-        broker_role=broker_role or "ASYNC_MASTER",
+        broker_role=broker_role or former_role or "ASYNC_MASTER",
         broker_id=MASTER_ID,
         force=force,
     )

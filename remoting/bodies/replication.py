@@ -22,7 +22,7 @@ class ReplicatedTables(JsonBody):
     """The content of consumerFilter.json and consumerOrderInfo.json, and the deletions of topics.
 
     ``popped`` are the keys (topic@group) of offsets that pops have moved. ``empty_queues`` has, by topic and queue id,
-    the next offset of each queue whose messages have all expired.
+    the next offset of each queue whose messages have all expired. ``broker_role`` is the master's.
     """
 
     consumer_filters: str = ""
@@ -30,3 +30,4 @@ class ReplicatedTables(JsonBody):
     deleted_topics: dict[str, DeletedTopic] = field(factory=dict)
     empty_queues: dict[str, dict[i32, i64]] = field(factory=dict)
     popped: list[str] = field(factory=list)
+    broker_role: str = ""

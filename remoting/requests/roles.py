@@ -23,6 +23,7 @@ class BrokerRoleStatus(JsonBody):
     where a slave's master answers requests, "" while unknown. ``behind_bytes`` is -1 while a slave does not know the
     end of its master's log, and at a master. ``is_serving`` is False while the role changes, and for a fenced broker.
     ``hand_over_id`` is that of the order with which a master has a slave promoted now, "" if it does not.
+    ``master_role`` is the brokerRole of a slave's master, "" while unknown.
     """
 
     broker_name: str
@@ -38,6 +39,7 @@ class BrokerRoleStatus(JsonBody):
     master_address: str = ""
     ha_port: i32 = 0
     hand_over_id: str = ""
+    master_role: str = ""
     slaves: list[ConnectedSlave] = field(factory=list)
 
 

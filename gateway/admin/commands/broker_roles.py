@@ -62,7 +62,7 @@ def _print_roles(rows: list[dict[str, Any]], output: str) -> None:
     "--role",
     "broker_role",
     type=click.Choice(["ASYNC_MASTER", "SYNC_MASTER"]),
-    help="Role of the new master (default: that of a master that hands over, otherwise ASYNC_MASTER).",
+    help="Role of the new master (default: that of the former one; ASYNC_MASTER if that was an official broker).",
 )
 @click.option(
     "--force",

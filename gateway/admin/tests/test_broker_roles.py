@@ -13,7 +13,7 @@ from gateway.admin.errors import Refused
 from gateway.admin.tests.local_server import LocalServer
 from gateway.commands import cli
 from remoting.declare import Request
-from remoting.requests.roles import BrokerRoleReply, BrokerRoleStatus, GetBrokerRole
+from remoting.requests.roles import BrokerRoleReply, BrokerRoleStatus, ChangeBrokerRole, GetBrokerRole
 
 
 def test_the_roles_of_brokers(server: LocalServer) -> None:
@@ -30,6 +30,40 @@ def test_a_broker_that_is_master_already_stays_one(server: LocalServer) -> None:
     address = server.brokers["broker-a"]
     (row,) = json.loads(server.run("broker", "promote", address, "--yes", "--json"))
     assert (row["role"], row["id"], row["address"]) == ("ASYNC_MASTER", 0, address)
+
+
+@pytest.mark.parametrize(
+    ("own_role", "master_role", "options", "expected"),
+    [
+        ("SLAVE", "SYNC_MASTER", (), "SYNC_MASTER"),
+        ("SLAVE", "SYNC_MASTER", ("--role", "ASYNC_MASTER"), "ASYNC_MASTER"),
+        ("SLAVE", "", (), "ASYNC_MASTER"),
+        ("SYNC_MASTER", "", (), "SYNC_MASTER"),
+    ],
+)
+def test_a_new_master_has_the_role_of_the_former_one(
+    server: LocalServer,
+    monkeypatch: pytest.MonkeyPatch,
+    own_role: str,
+    master_role: str,
+    options: tuple[str, ...],
+    expected: str,
+) -> None:
+    orders = []
+    status = BrokerRoleStatus(
+        broker_name="b", cluster="c", broker_role=own_role, broker_id=1, is_serving=True, state="copying"
+    )
+    status.master_role = master_role
+
+    def answer(client: AdminClient, address: str, request: Request[Any], **more: Any) -> Any:
+        if isinstance(request, ChangeBrokerRole):
+            orders.append(request.broker_role)
+        return BrokerRoleReply(data=status)
+
+    monkeypatch.setattr(AdminClient, "ask", answer)
+    result = server.invoke("broker", "promote", "127.0.0.1:1", "--force", "--yes", *options)
+    assert result.exit_code == 0, result.output
+    assert orders == [expected]
 
 
 @pytest.mark.parametrize(

@@ -226,6 +226,7 @@ class RoleControl:
             status.state, status.reason = follower.state, follower.reason
             status.behind_bytes = follower.lag_bytes
             status.master_address = replication.master_address
+            status.master_role = replication.takeover.master_role
         else:
             status.slaves = [
                 ConnectedSlave(

@@ -56,7 +56,8 @@ class TakeoverState(ChangingTable):
     """The last role of the store, and the timer checkpoint of its master, in config/takeover.json.
 
     ``is_compared`` is False for the store of a former master until its log is known to be a part of the new master's:
-    it may have messages that were never confirmed, and will be cut.
+    it may have messages that were never confirmed, and will be cut. ``master_role`` is the brokerRole that the last
+    master of this project had, which a slave that takes over keeps; "" while unknown.
 
     ``read_ms`` is the time before which the master has delivered, ``queue_offset`` the offset in the timer topic before
     which it has read; both are -1 while they are unknown. A store without the file has always been a master's.
@@ -66,8 +67,8 @@ class TakeoverState(ChangingTable):
         super().__init__(file)
         saved = file.load(_parse_file)
         file.is_missing = False  # nothing needs to be written for a master
-        unknown = (StoreRole.MASTER, UNKNOWN, UNKNOWN, True)
-        self.role, self.read_ms, self.queue_offset, self.is_compared = saved or unknown
+        unknown = (StoreRole.MASTER, UNKNOWN, UNKNOWN, True, "")
+        self.role, self.read_ms, self.queue_offset, self.is_compared, self.master_role = saved or unknown
         self.metrics = b""
 
     def _change(self, role: StoreRole, read_ms: int, queue_offset: int) -> None:
@@ -81,6 +82,12 @@ class TakeoverState(ChangingTable):
             self._change(StoreRole.SLAVE, UNKNOWN, UNKNOWN)
             self.is_compared = not has_messages
             self.persist()
+
+    def note_master_role(self, broker_role: str) -> None:
+        """Remember the brokerRole of the master."""
+        if broker_role != self.master_role:
+            self.master_role = broker_role
+            self._dirty = True
 
     def note_compared(self) -> None:
         """Record that the log is a part of the master's."""
@@ -119,6 +126,7 @@ class TakeoverState(ChangingTable):
             "timerReadMs": self.read_ms,
             "timerQueueOffset": self.queue_offset,
             "isCompared": self.is_compared,
+            "masterRole": self.master_role,
         }
         return dump_table("takeover.json", values)
 
@@ -209,7 +217,7 @@ def _identity(properties: bytes) -> bytes:
     return blake2b(b"\x02".join(parts), digest_size=16).digest()
 
 
-def _parse_file(content: bytes) -> tuple[StoreRole, int, int, bool]:
+def _parse_file(content: bytes) -> tuple[StoreRole, int, int, bool, str]:
     """Parse takeover.json. Raises ValueError."""
     saved = load_table(content)
     read_ms = read_json_integer(saved.get("timerReadMs", UNKNOWN))
@@ -218,4 +226,5 @@ def _parse_file(content: bytes) -> tuple[StoreRole, int, int, bool]:
         read_ms,
         read_json_integer(saved.get("timerQueueOffset", UNKNOWN)),
         saved.get("isCompared") is not False,
+        str(saved.get("masterRole", "")),
     )

@@ -39,6 +39,7 @@ async def get_replicated_tables(broker: Broker, request: GetReplicatedTables) ->
         ordered_pops=pops.decode(),
         deleted_topics=deletions,
         empty_queues=empty_queues,
+        broker_role=broker.config.replication.broker_role,
         popped=sorted(broker.pop.state.reviver.popped_keys),
     )
     return GetReplicatedTablesReply(data=tables)

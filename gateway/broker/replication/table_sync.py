@@ -443,6 +443,7 @@ class TableSync:
             return {}
         tables = reply.data
         self._popped = frozenset(tables.popped)
+        self._parts.takeover.note_master_role(tables.broker_role)
         await self._repeat_deletions(
             {topic: (deletion.log_end, deletion.time_ms) for topic, deletion in tables.deleted_topics.items()}
         )

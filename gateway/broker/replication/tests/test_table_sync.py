@@ -178,6 +178,16 @@ async def test_progress_of_a_former_master_goes_back_to_that_of_its_master(clust
 
 
 @simulated
+async def test_the_role_of_the_master_is_remembered(cluster: Cluster) -> None:
+    pair = await pair_of(cluster)
+    takeover = pair.slave.replication.takeover
+    assert takeover.master_role == ""
+    await pair.copy()
+    assert takeover.master_role == "ASYNC_MASTER"
+    assert b"ASYNC_MASTER" in takeover.to_json()
+
+
+@simulated
 async def test_the_offset_of_a_group_that_pops_waits_for_the_record_of_the_pop(cluster: Cluster) -> None:
     """A slave that is promoted before would skip the message: nobody could revive it."""
     pair = await pair_of(cluster)
