@@ -48,6 +48,7 @@ class Relay:
         self._scope = trio.CancelScope()
         self._connection: Connection | None = None
         self._connected = trio.Event()
+        self._last_sent: dict[Connection, trio.Event] = {}
         self.passed_on = 0
         self._has_begun = False
 
@@ -82,8 +83,15 @@ class Relay:
                 await trio.sleep(RETRY_S)
 
     def take(self, connection: Connection, command: Command) -> None:
-        """Pass a request on; its answer is written when it comes. Raises RequestError at a limit."""
-        connection.spawn(self._pass_on, connection, command)
+        """Pass a request on; its answer is written when it comes. Raises RequestError at a limit.
+
+        Requests of one connection are passed on in their order, as the new master would handle them.
+        """
+        previous, sent = self._last_sent.get(connection), trio.Event()
+        connection.spawn(self._pass_on, connection, command, previous, sent)
+        self._last_sent[connection] = sent
+        if previous is None:
+            connection.on_close(lambda closed: self._last_sent.pop(closed, None))
 
     def takes(self, command: Command) -> bool:
         """Return False once the time is over, for a request that was passed on already, and for one of this process.
@@ -92,9 +100,11 @@ class Relay:
         """
         return self.is_active and not command.flag & FLAG_RELAYED and not isinstance(command, LocalCommand)
 
-    async def _pass_on(self, connection: Connection, command: Command) -> None:
+    async def _pass_on(
+        self, connection: Connection, command: Command, previous: trio.Event | None, sent: trio.Event
+    ) -> None:
         try:
-            answer = await self._ask(command)
+            answer = await self._ask(command, previous, sent)
         except FAILURES as problem:
             error = RequestError(
                 ResponseCode.SYSTEM_BUSY,
@@ -106,9 +116,17 @@ class Relay:
             answer.opaque = command.opaque
             connection.write(encode_command(answer))
 
-    async def _ask(self, command: Command) -> Command | None:
-        with trio.move_on_after(CONNECT_WAIT_S):
-            await self._connected.wait()
+    async def _ask(
+        self, command: Command, previous: trio.Event | None, sent: trio.Event
+    ) -> Command | None:
+        try:
+            with trio.move_on_after(CONNECT_WAIT_S):
+                await self._connected.wait()
+            if previous is not None:
+                await previous.wait()
+        finally:
+            # Whoever waits for it runs when this task waits the next time: after this request has been sent.
+            sent.set()
         master = self._connection
         if master is None:
             raise RemotingClosed("it cannot be reached")

@@ -38,6 +38,23 @@ async def test_sends_reach_the_new_master_and_their_answers_the_client(cluster):
 
 
 @simulated
+async def test_requests_that_a_client_sends_without_waiting_stay_in_their_order(cluster):
+    old, new = await handed_over(cluster)
+    client = cluster.dial(old.address)
+    await client.ask(message(body=b"0"))
+    answers = []
+    for number in range(1, 30):
+        client.send_command(message(body=b"%d" % number).to_command(), answers.append)
+    await trio.sleep(1)
+    assert len(answers) == 29
+    assert None not in answers
+    assert bodies(await cluster.dial(new.address).ask(pull())) == [b"%d" % number for number in range(30)]
+    client.close()
+    await settle()
+    assert not old.service.relay._last_sent
+
+
+@simulated
 async def test_after_a_while_clients_have_to_ask_for_the_route(cluster):
     old, new = await handed_over(cluster)
     client = cluster.dial(old.address)
