@@ -203,7 +203,7 @@ class Registrar:
             self._register_locally(self._local.missing_topics(config.broker_name, topics))
 
     def _register_locally(self, topics: Iterable[str]) -> None:
-        if self._local is None or self._leaving or self.is_paused:
+        if self._local is None or self._leaving or self.is_paused or self._is_blocked:
             return
         config, table = self._broker.config, self._broker.topics.table
         self._registered = self._shown_settings
@@ -265,7 +265,12 @@ class Registrar:
         reason = reasons[0] if self.is_master else ""
         self._on_name_taken(reason)
         was_blocked, self._is_blocked = self._is_blocked, bool(reason)
+        if self._is_blocked and self._local is not None:
+            # Its clients would come here, and be refused.
+            config = self._broker.config
+            self._local.unregister_local(config.broker_name, config.broker_id)
         if was_blocked and not reason:
+            self.register_locally()
             for namesrv in self._connections:
                 namesrv.changed.set()
 

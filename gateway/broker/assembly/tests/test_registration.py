@@ -857,3 +857,20 @@ async def test_a_master_whose_name_is_taken_is_advised_to_become_a_slave(cluster
     await former_and_new_master(cluster)
     (refusal,) = [record for record in caplog.records if record.message == "registration with namesrv failed"]
     assert "make this one its slave (rmq-gateway broker demote)" in refusal.reason
+
+
+@simulated
+async def test_a_former_master_does_not_register_with_the_namesrv_of_its_process(cluster, monkeypatch):
+    await cluster.namesrv()
+    new = await cluster.add_broker()
+    with monkeypatch.context() as patch:
+        patch.setattr("gateway.tests.cluster.NAMESRV", ("10.0.0.2", 9876))
+        own = await cluster.namesrv()
+    former = await cluster.add_broker(local=own, namesrv_addr="10.0.0.1:9876")
+    await trio.sleep(40)
+    assert own.service.routes.cluster_info("").broker_addr_table == {}
+    await assert_stores_nothing(cluster, former)
+    await new.stop()
+    await trio.sleep(5)
+    assert list(own.service.routes.cluster_info("").broker_addr_table) == ["broker-a"]
+    await cluster.dial(former.address).ask(message())
