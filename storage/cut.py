@@ -12,7 +12,8 @@ back. Nothing that points to one is used: the store cannot be opened without dro
 What is cut may be the only copy of messages: a master with ASYNC_FLUSH loses its last ones with the power of its
 machine, and cuts off what only its slave still has. So no cut begins before `_set_aside` has copied the bytes to
 ``damaged/cut-<offset>-<number>``, durably: a folder that ``rmq-gateway store dump`` reads. The file ``cut.json`` in it
-is written last, so a folder without one is unfinished, and the next cut deletes it.
+is written last, so a folder without one is unfinished, and the next cut deletes it. A broker deletes finished ones
+after ``cutCopiesReservedHours`` (`delete_old_copy`).
 
 **Steps.** The file ``cut`` in the store's folder says that a cut is under way, and to where. It is written after the
 bytes were set aside, and removed by the next opening of the store. While it exists, opening the store begins with
@@ -31,6 +32,7 @@ bytes were set aside, and removed by the next opening of the store. While it exi
 """
 
 import logging
+import time
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import count
@@ -214,7 +216,7 @@ def _set_aside(config: StoreConfig, files: Files, commit_log: CommitLog, end: in
         size_bytes = _copy_log(files, commit_log, end, f"{folder}/commitlog")
         if not size_bytes:
             return
-        content = {"physicalOffset": end, "bytes": size_bytes}
+        content = {"physicalOffset": end, "bytes": size_bytes, "time": round(time.time() * 1000)}
         files.write_small(f"{folder}/{ASIDE_FILE}", fastjson.dumps(content))
     except StoreFull:
         files.delete_tree(folder)
@@ -223,6 +225,30 @@ def _set_aside(config: StoreConfig, files: Files, commit_log: CommitLog, end: in
         "messages that the master does not have are cut off: a copy of them was set aside",
         extra={"physical_offset": end, "bytes": size_bytes, "copy": folder},
     )
+
+
+def delete_old_copy(config: StoreConfig, files: Files, before_ms: int) -> bool:
+    """Delete one folder with bytes that were set aside before a time; return False if there is none; blocks.
+
+    A folder of an earlier version, which does not say its time, stays.
+    """
+    above = f"{config.root}/damaged"
+    for name in sorted(files.list(above)):
+        folder = f"{above}/{name}"
+        if name.startswith("cut-") and _time_of_copy(files, folder) < before_ms:
+            files.delete_tree(folder)
+            log.info("copy of messages that were cut off deleted, it is old", extra={"copy": folder})
+            return True
+    return False
+
+
+def _time_of_copy(files: Files, folder: str) -> int:
+    """Return when bytes were set aside; a time that never comes if that cannot be read."""
+    try:
+        content = fastjson.loads(files.read_small(f"{folder}/{ASIDE_FILE}") or b"", fastjson.MAX_TRUSTED_VALUES)
+        return read_json_integer(content["time"])
+    except (JsonError, ValueError, TypeError, KeyError):
+        return _NO_TIME_MS
 
 
 def _copy_log(files: Files, commit_log: CommitLog, start: int, directory: str) -> int:

@@ -139,6 +139,14 @@ class ReplicationSettings:
         True,
         "whether a slave checks the bodies of messages before it acknowledges them, and fetches damaged ones again",
     )
+    cut_copies_reserved_hours: int = key(
+        "cutCopiesReservedHours",
+        720,
+        "hours after which a copy of messages that a slave cut off is deleted, in damaged/cut-*; 0: never",
+        low=0,
+        high=1_000_000,
+        live=True,
+    )
     offset_check_in_slave: bool = key(
         "offsetCheckInSlave",
         False,

@@ -11,7 +11,7 @@ import pytest
 from codec.message import QUEUE_OFFSET_AT, Message
 from storage.append import NewMessage
 from storage.crash_files import CrashFiles, CrashMapping, ProcessKilled
-from storage.cut import ASIDE_FILE, CUT_FILE, cut_store
+from storage.cut import ASIDE_FILE, CUT_FILE, cut_store, delete_old_copy
 from storage.errors import CorruptionError, StoreError, StoreFull
 from storage.files import DiskFiles
 from storage.layout import LONG
@@ -257,6 +257,28 @@ def test_a_copy_that_was_not_finished_makes_way() -> None:
     cut_store(CONFIG, whole.files, end, WHEEL)
     assert path not in whole.files.mapped or whole.files.mapped[path].size_bytes == 4096
     assert bytes_set_aside(whole.files, end) == [whole.log[end - whole.first :].rstrip(b"\0")]
+
+
+def test_old_copies_are_deleted_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Filled()
+    for now_s, end in ((1000, whole.starts[20]), (2000, whole.starts[10]), (3000, whole.starts[5])):
+        monkeypatch.setattr("storage.cut.time.time", lambda now_s=now_s: now_s)
+        cut_store(CONFIG, whole.files, end, WHEEL)
+        MessageStore.open(CONFIG, whole.files, FakeClock(whole.clock.now_ms())).close()
+    whole.files.write_small("/s/damaged/cut-00000000000000000001-1/cut.json", b'{"physicalOffset": 1}')
+
+    def copies() -> set[int]:
+        folders = {path.split("/")[3] for path in (*whole.files.mapped, *whole.files.small) if "/cut-" in path}
+        return {int(folder.split("-")[1]) for folder in folders}
+
+    ends = [whole.starts[20], whole.starts[10], whole.starts[5], 1]
+    assert copies() == set(ends)
+    assert not delete_old_copy(CONFIG, whole.files, 1_000_000)
+    assert delete_old_copy(CONFIG, whole.files, 2_500_000)
+    assert len(copies()) == 3
+    assert delete_old_copy(CONFIG, whole.files, 2_500_000)
+    assert not delete_old_copy(CONFIG, whole.files, 2_500_000)
+    assert copies() == set(ends[2:])
 
 
 def test_nothing_is_cut_without_room_for_the_copy() -> None:

@@ -63,7 +63,7 @@ from remoting.limits import ConnectionLimits
 from remoting.reactor import Reactor
 from remoting.requests.send import SendMessageV2
 from remoting.server import AcceptTransport, ConnectionType, RemotingServer, ServerLimits
-from storage.cut import cut_store
+from storage.cut import cut_store, delete_old_copy
 from storage.errors import FlushFailed, StoreFull
 
 log = logging.getLogger(__name__)
@@ -71,6 +71,7 @@ log = logging.getLogger(__name__)
 EXPIRY_INTERVAL_S = 10.0
 SETTLE_INTERVAL_S = 1.0
 DISK_CHECK_INTERVAL_S = 1.0
+HOUR_MS: Final = 3_600_000
 DRAIN_POLL_S = 0.01
 DELIVERY_PAUSE_S = 1.0
 # Longest sleep, so that a change of the wall clock, or a suspended machine, is noticed soon.
@@ -340,7 +341,12 @@ class BrokerService:
         return self._failed_change
 
     def _plan_attempt(self, change: PartsChange, failure: Exception | None) -> None:
-        """Have a needed change tried again if it failed for a reason that may pass."""
+        """Have a needed change tried again if it failed for a reason that may pass.
+
+        Another one that fails meanwhile, such as an operator's promotion of a fenced slave, does not end that.
+        """
+        if failure is not None and not change.needed and self._failed_change is not None:
+            return
         if not change.needed or not isinstance(failure, StoreFull | OSError):
             self._failed_change = None
             return
@@ -736,10 +742,17 @@ class BrokerService:
                 break
             await trio.lowlevel.checkpoint()
         await run_in_slices(self.broker.store.hide_expired_entries())
+        self._remove_old_copy()
         if self.broker.timer_delivery is not None:
             self.broker.timer_delivery.remove_expired_files()
         if self.broker.staged_batches is not None:
             await self.broker.staged_batches.remove_expired(self.broker.config.store.staged_reserved_hours)
+
+    def _remove_old_copy(self) -> None:
+        """Delete one copy of messages that were cut off long ago."""
+        hours, store = self.broker.config.replication.cut_copies_reserved_hours, self.broker.store
+        if hours:
+            delete_old_copy(store.config, store.files, self.broker.clock.now_ms() - hours * HOUR_MS)
 
     def _check_disk_space(self) -> None:
         """Raise StoreFull while the disk has no room for messages, so that this task fails, which `/readyz` shows."""

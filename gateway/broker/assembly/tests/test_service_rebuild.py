@@ -445,6 +445,29 @@ async def test_another_change_replaces_one_that_is_tried_again(cluster):
 
 
 @simulated
+async def test_a_change_that_is_tried_again_outlives_a_failed_change_by_an_operator(cluster):
+    """A slave whose cut has no room stays one that will cut, although its promotion failed as well."""
+    node = await cluster.add_broker(broker_role=SLAVE, broker_id=1)
+    has_room, attempts = [], []
+
+    def cut():
+        attempts.append(None)
+        if not has_room:
+            raise StoreFull("no room")
+
+    node.service.order_rebuild(same, cut)
+    await trio.sleep(5)
+    with pytest.raises(StoreFull):
+        await node.service.rebuild(with_id(0), fail)
+    before = len(attempts)
+    has_room.append(True)
+    await trio.sleep(60)
+    assert len(attempts) == before + 1
+    assert node.service.is_open
+    assert node.broker.config.role is Role.SLAVE
+
+
+@simulated
 async def test_a_change_that_can_never_succeed_is_not_tried_again(cluster):
     node = await cluster.add_broker(broker_role=SLAVE, broker_id=1)
     attempts = []
