@@ -245,7 +245,9 @@ def delete_old_copy(config: StoreConfig, files: Files, before_ms: int) -> bool:
 def _time_of_copy(files: Files, folder: str) -> int:
     """Return when bytes were set aside; a time that never comes if that cannot be read."""
     try:
-        content = fastjson.loads(files.read_small(f"{folder}/{ASIDE_FILE}") or b"", fastjson.MAX_TRUSTED_VALUES)
+        content = fastjson.loads(
+            files.read_small(f"{folder}/{ASIDE_FILE}") or b"", fastjson.MAX_TRUSTED_VALUES
+        )
         return read_json_integer(content["time"])
     except (JsonError, ValueError, TypeError, KeyError):
         return _NO_TIME_MS

@@ -268,7 +268,9 @@ def test_old_copies_are_deleted_one_by_one(monkeypatch: pytest.MonkeyPatch) -> N
     whole.files.write_small("/s/damaged/cut-00000000000000000001-1/cut.json", b'{"physicalOffset": 1}')
 
     def copies() -> set[int]:
-        folders = {path.split("/")[3] for path in (*whole.files.mapped, *whole.files.small) if "/cut-" in path}
+        folders = {
+            path.split("/")[3] for path in (*whole.files.mapped, *whole.files.small) if "/cut-" in path
+        }
         return {int(folder.split("-")[1]) for folder in folders}
 
     ends = [whole.starts[20], whole.starts[10], whole.starts[5], 1]

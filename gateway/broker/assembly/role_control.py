@@ -69,7 +69,7 @@ from remoting.requests.roles import (
     HandOverBroker,
 )
 from remoting.requests.timers import GetTimerCheckPoint, GetTimerMetrics
-from remoting.requests.topics import GetAllTopicConfig
+from remoting.requests.topics import GetAllTopicConfig, GetTopicStatsInfo
 from storage.errors import StoreError
 
 if TYPE_CHECKING:
@@ -84,6 +84,7 @@ COPYING: Final = frozenset(
     for request in (
         GetBrokerRuntimeInfo,
         GetAllTopicConfig,
+        GetTopicStatsInfo,
         GetAllSubscriptionGroupConfig,
         GetAllConsumerOffset,
         GetAllDelayOffset,

@@ -91,7 +91,10 @@ class Relay:
         connection.spawn(self._pass_on, connection, command, previous, sent)
         self._last_sent[connection] = sent
         if previous is None:
-            connection.on_close(lambda closed: self._last_sent.pop(closed, None))
+            connection.on_close(self._forget)
+
+    def _forget(self, connection: Connection) -> None:
+        self._last_sent.pop(connection, None)
 
     def takes(self, command: Command) -> bool:
         """Return False once the time is over, for a request that was passed on already, and for one of this process.
@@ -116,9 +119,7 @@ class Relay:
             answer.opaque = command.opaque
             connection.write(encode_command(answer))
 
-    async def _ask(
-        self, command: Command, previous: trio.Event | None, sent: trio.Event
-    ) -> Command | None:
+    async def _ask(self, command: Command, previous: trio.Event | None, sent: trio.Event) -> Command | None:
         try:
             with trio.move_on_after(CONNECT_WAIT_S):
                 await self._connected.wait()

@@ -24,6 +24,7 @@ that is missing in the answer may have been created again since.
 
 import logging
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -63,7 +64,7 @@ from remoting.requests.offsets import GetAllConsumerOffset, GetAllDelayOffset
 from remoting.requests.pop import GetAllMessageRequestMode
 from remoting.requests.replication import GetReplicatedAccounts, GetReplicatedTables, RaiseConsumerOffsets
 from remoting.requests.timers import GetTimerCheckPoint, GetTimerMetrics
-from remoting.requests.topics import GetAllTopicConfig
+from remoting.requests.topics import GetAllTopicConfig, GetTopicStatsInfo
 from storage.errors import StoreError, StoreFull
 from storage.store import MessageStore
 
@@ -83,6 +84,11 @@ TIMEOUT_S: Final = 10.0
 PAGE_ENTRIES: Final = 2000
 KEYS_PER_SLICE: Final = 500
 """Keys of consumer offsets that are merged before other tasks get their turn: at most about five milliseconds."""
+TOPICS_PER_COPY: Final = 20
+TOPICS_LOOKED_AT: Final = 500
+MAX_QUEUES_LOOKED_AT: Final = 64
+"""Topics whose queue ends an official master is asked for at each copy, those that are looked at to find them, and the
+queues of each that are looked at."""
 QUEUES_PER_SLICE: Final = 20
 """Queues that begin in one turn: each may create a file."""
 COPIED_POLL_S: Final = 0.5
@@ -163,6 +169,8 @@ class TableSync:
         # False once the master has refused the private request: it is an official broker.
         self._is_ours = True
         self._has_accounts = True
+        # The last one whose queue ends an official master was asked for.
+        self._last_topic = ""
         # Those whose beginning is not taken over yet.
         self._empty_queues: dict[tuple[str, int], int] = {}
         # Keys of offsets, as topic@group, of groups that have popped at a master of this project.
@@ -282,6 +290,8 @@ class TableSync:
         empty_queues = await self._sync_private_tables(connection)
         deleted_topics = await self._sync_topics(connection)
         deleted_groups = await self._sync_groups(connection)
+        if not self._is_ours:
+            empty_queues = await self._ask_queue_ends(connection)
         saved_offsets = await self._ask(connection, GetAllConsumerOffset())
         # In a thread, because those of 100,000 groups take seconds.
         offsets = (await self._run_blocking(partial(parse_offsets, saved_offsets))).offset_table
@@ -300,7 +310,7 @@ class TableSync:
             self._parts.offsets.adopt_progress(own_progress)
             self._parts.offsets.merge(popped_progress)
             self._parts.delay_service.adopt(delays)
-            self._empty_queues = dict(empty_queues)
+            self._empty_queues |= empty_queues
 
         self._waiting_tables.add(await self._ask_log_end(connection), apply)
         self._apply_copied()
@@ -457,6 +467,42 @@ class TableSync:
             for topic, queues in tables.empty_queues.items()
             for queue_id, end in queues.items()
         }
+
+    async def _ask_queue_ends(self, connection: Connection) -> QueueEnds:
+        """Return where queues without a message here end at an official master, of a few topics at each copy.
+
+        Their messages may have expired there. Those that are still to be copied begin the queue by themselves.
+        """
+        store, topics = self._parts.store, self._parts.topics
+        ends: dict[tuple[str, int], int] = {}
+        for topic in self._next_topics():
+            try:
+                reply = await connection.ask(GetTopicStatsInfo(topic=topic), TIMEOUT_S, self._sign)
+            except RequestError as error:  # such as one that has just been deleted
+                log.debug("ends of queues not copied", extra={"topic": topic, "reason": str(error)})
+                continue
+            config = topics.get(topic)
+            queue_count = 0 if config is None else max(config.read_queue_nums, config.write_queue_nums)
+            for queue, offset in reply.data.offset_table.items():
+                queue_id, end = queue.queue_id, offset.max_offset
+                if 0 <= queue_id < queue_count and end > 0 and not store.max_offset(topic, queue_id):
+                    ends[topic, queue_id] = end
+        return ends
+
+    def _next_topics(self) -> list[str]:
+        """Return the next topics, in the order of their names, that have a queue without a message."""
+        names = sorted(self._parts.topics.table)
+        first = bisect_right(names, self._last_topic)
+        rotation = [*names[first:], *names[:first]][:TOPICS_LOOKED_AT]
+        chosen = list(islice(filter(self._lacks_messages, rotation), TOPICS_PER_COPY))
+        if rotation:
+            self._last_topic = chosen[-1] if len(chosen) == TOPICS_PER_COPY else rotation[-1]
+        return chosen
+
+    def _lacks_messages(self, topic: str) -> bool:
+        config, store = self._parts.topics.table[topic], self._parts.store
+        queue_count = min(max(config.read_queue_nums, config.write_queue_nums), MAX_QUEUES_LOOKED_AT)
+        return any(not store.max_offset(topic, queue_id) for queue_id in range(queue_count))
 
     async def _begin_empty_queues(self) -> None:
         """Let queues whose messages have all expired go on where the master's do, after a promotion."""

@@ -493,6 +493,29 @@ async def test_a_queue_whose_messages_have_expired_goes_on_at_the_slave_where_it
 
 
 @simulated
+async def test_a_queue_whose_messages_have_expired_at_an_official_master_goes_on_where_it_ended(
+    cluster: Cluster,
+) -> None:
+    pair = await pair_of(cluster)
+    del pair.master_node.service.handlers[GetReplicatedTables.code]
+    await cluster.dial(pair.master_node.address).ask(message())
+    names = [f"old-{number:02}" for number in range(30)]
+    pair.master.topics.update(
+        [TopicConfig(topic_name=name, read_queue_nums=2, write_queue_nums=4, perm=6) for name in names]
+    )
+    pair.master.store.begin_empty_queues_at({(name, 3): 17 for name in names})
+    for _ in range(4):
+        await pair.copy()
+    assert pair.slave.store.max_offset("old-00", 3) == 0, "messages of it may still come"
+    copy_log(pair)
+    for _ in range(8):
+        await pair.copy()
+    assert {pair.slave.store.max_offset(name, 3) for name in names} == {17}
+    assert pair.slave.store.max_offset("old-00", 2) == 0
+    assert pair.slave.store.max_offset("orders", 0) == 1
+
+
+@simulated
 async def test_offsets_are_copied_in_parts_between_which_others_get_their_turn(
     cluster: Cluster, monkeypatch
 ) -> None:
