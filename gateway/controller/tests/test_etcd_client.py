@@ -16,7 +16,9 @@ def http(body: str, status: str = "200 OK") -> bytes:
     return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n{body}".encode()
 
 
-def call(*scripts: Script | None, user: str = "", calls: int = 1) -> tuple[list[object], list[str]]:
+def call(
+    *scripts: Script | None, user: str = "", calls: int = 1, timeout_s: float = 20.0
+) -> tuple[list[object], list[str]]:
     """Call the members that follow these scripts; return the outcomes and the requests. None: nobody listens."""
     outcomes: list[object] = []
     requests: list[str] = []
@@ -45,7 +47,7 @@ def call(*scripts: Script | None, user: str = "", calls: int = 1) -> tuple[list[
                 else:
                     handler = lambda stream, script=script: serve(script, stream)  # noqa: E731
                     nursery.start_soon(trio.serve_listeners, handler, [listener])
-            client = EtcdClient(endpoints, user, "secret" if user else "", timeout_s=0.3)
+            client = EtcdClient(endpoints, user, "secret" if user else "", timeout_s=timeout_s)
             for _ in range(calls):
                 try:
                     outcomes.append(await client.call("/v3/kv/range", {"key": "YQ=="}))
@@ -70,7 +72,7 @@ def test_a_member_that_does_not_listen_is_passed_over() -> None:
 
 
 def test_a_member_that_hangs_is_asked_last_from_then_on() -> None:
-    outcomes, _ = call(lambda _: None, lambda _: http('{"count": "2"}'), calls=2)
+    outcomes, _ = call(lambda _: None, lambda _: http('{"count": "2"}'), calls=2, timeout_s=1.0)
     assert isinstance(outcomes[0], StoreUnavailable), "it may have carried the call out"
     assert outcomes[1] == {"count": "2"}
 

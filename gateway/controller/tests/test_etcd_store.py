@@ -16,6 +16,11 @@ from tools.etcd_members import EtcdMembers, etcd_program
 pytestmark = pytest.mark.skipif(etcd_program() is None, reason="etcd is not installed")
 FIRST = BrokerSet("C", "a").with_replica(1, "h:1", "x")
 LEASE_S = 2
+LONG_LEASE_S = 60
+"""A lease that does not end while a busy machine carries out a test."""
+TIMEOUT_S, PATIENT_S = 2.0, 30.0
+"""Times for one call: where members hang, and where they only may be slow."""
+OpenStore = Callable[..., EtcdStore]
 
 
 @pytest.fixture(scope="module")
@@ -25,11 +30,15 @@ def members(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdMembers]:
 
 
 @pytest.fixture
-def open_store(members: EtcdMembers, request: pytest.FixtureRequest) -> Callable[[], EtcdStore]:
+def open_store(members: EtcdMembers, request: pytest.FixtureRequest) -> OpenStore:
     """Open the store of this test's own group."""
     group = request.node.name
     endpoints = [Endpoint.parse(url) for url in members.urls]
-    return lambda: EtcdStore(EtcdClient(endpoints), group, LEASE_S, time.monotonic)
+
+    def open_one(lease_s: int = LONG_LEASE_S, timeout_s: float = PATIENT_S) -> EtcdStore:
+        return EtcdStore(EtcdClient(endpoints, timeout_s=timeout_s), group, lease_s, time.monotonic)
+
+    return open_one
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
@@ -38,7 +47,7 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
             await trio.sleep(0.1)
 
 
-def test_one_leads_and_its_state_is_read_by_the_next(open_store: Callable[[], EtcdStore]) -> None:
+def test_one_leads_and_its_state_is_read_by_the_next(open_store: OpenStore) -> None:
     async def story() -> None:
         first, second = open_store(), open_store()
         assert await first.read_leader() is None
@@ -74,10 +83,10 @@ def test_one_leads_and_its_state_is_read_by_the_next(open_store: Callable[[], Et
 
 
 def test_a_term_that_is_not_renewed_ends_for_its_holder_before_it_does_for_others(
-    open_store: Callable[[], EtcdStore],
+    open_store: OpenStore,
 ) -> None:
     async def story() -> None:
-        first, second = open_store(), open_store()
+        first, second = open_store(LEASE_S), open_store(LEASE_S)
         term = await first.begin_term(Member("n0", "h:1"))
         assert term is not None
 
@@ -94,10 +103,10 @@ def test_a_term_that_is_not_renewed_ends_for_its_holder_before_it_does_for_other
 
 
 def test_the_state_survives_deaths_and_hangs_of_one_member(
-    members: EtcdMembers, open_store: Callable[[], EtcdStore]
+    members: EtcdMembers, open_store: OpenStore
 ) -> None:
     async def story() -> None:
-        store = open_store()
+        store = open_store(LEASE_S, TIMEOUT_S)
 
         async def write(epoch: int) -> None:
             """Write as a controller does: when the outcome is unknown, begin again from what is stored."""
@@ -136,11 +145,9 @@ def test_the_state_survives_deaths_and_hangs_of_one_member(
     trio.run(story)
 
 
-def test_without_a_majority_nothing_is_written(
-    members: EtcdMembers, open_store: Callable[[], EtcdStore]
-) -> None:
+def test_without_a_majority_nothing_is_written(members: EtcdMembers, open_store: OpenStore) -> None:
     async def story() -> None:
-        store = open_store()
+        store = open_store(timeout_s=TIMEOUT_S)
         term = await store.begin_term(Member("n0", "h:1"))
         assert term is not None
         for index in (0, 1):
