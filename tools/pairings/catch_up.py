@@ -49,7 +49,7 @@ FILES: Final = {"mappedFileSizeCommitLog": str(1 << 30)}
 
 @dataclass(frozen=True, slots=True)
 class CatchUp:
-    """How fast a slave got its master's log, and built its queues; seconds, and messages a second."""
+    """Times in which a slave got its master's log and built its queues, in seconds."""
 
     messages: int
     log_bytes: int
