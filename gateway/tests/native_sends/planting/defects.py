@@ -9,6 +9,7 @@ from storage.tests.planting.defect import Defect, Edit, change
 PLAIN_SENDS: Final = "native/plain_sends.c"
 SEND_REQUEST: Final = "native/send_request.c"
 BYTES: Final = "native/bytes.c"
+DECODE_FRAME: Final = "native/decode_frame.c"
 INDEX_KEYS: Final = "native/index_keys.c"
 TEST_INDEX: Final = ("storage/tests/test_index_natively.py",)
 _TESTS: Final = "gateway/tests/test_native_sends.py::"
@@ -20,6 +21,10 @@ _LOST_QUEUE: Final = (_TESTS + "test_a_queue_that_its_topic_has_lost",)
 _WAITING_PULLS: Final = (_TESTS + "test_waiting_pulls_are_answered_by_a_plain_send",)
 _CUT_FRAMES: Final = (_TESTS + "test_a_read_that_ends_within_a_frame",)
 _END_OF_FILE: Final = (_TESTS + "test_a_message_that_ends_near_the_end_of_a_log_file",)
+_DECODED: Final = "codec/tests/test_command_natively.py::"
+_MUTATIONS: Final = (_DECODED + "test_frames_and_their_mutations",)
+_LARGEST_HEADER: Final = (_DECODED + "test_largest_header_is_kept_to",)
+_RARE_HEADERS: Final = (_DECODED + "test_rare_headers_are_left_to_python",)
 
 
 def at_rule(rule: str, arguments: str = "defaults") -> tuple[str, ...]:
@@ -321,6 +326,52 @@ NATIVE_DEFECTS: Final = Catalogue(
             "name-within-another-name-taken-for-a-key",
             Subject.INDEX,
             change(INDEX_KEYS, "    if (found > properties.at && found[-1] != 2) return false;\n", ""),
+            TEST_INDEX,
+        ),
+        Defect(
+            "size-of-any-value-not-checked",
+            Subject.LENGTHS,
+            change(DECODE_FRAME, "(size_t)(end - value.at) < value.size || ", ""),
+            _MUTATIONS,
+        ),
+        Defect(
+            "remark-longer-than-its-header-read",
+            Subject.LENGTHS,
+            change(DECODE_FRAME, "    if (remark_size > size - BINARY_HEAD_BYTES) return false;\n", ""),
+            _MUTATIONS,
+        ),
+        Defect(
+            "header-longer-than-its-frame-read",
+            Subject.LENGTHS,
+            change(DECODE_FRAME, "header_size > size - WORD_BYTES || ", ""),
+            _MUTATIONS,
+        ),
+        Defect(
+            "largest-header-ignored",
+            Subject.LENGTHS,
+            change(DECODE_FRAME, "header_size > max_header_size ||", ""),
+            _LARGEST_HEADER,
+        ),
+        Defect(
+            "member-that-occurs-twice-taken",
+            Subject.LEFT_TO_PYTHON,
+            change(
+                DECODE_FRAME,
+                "if (member == 0 || seen & member) return false;",
+                "if (member == 0) return false;",
+            ),
+            _RARE_HEADERS,
+        ),
+        Defect(
+            "message-longer-than-the-log-indexed",
+            Subject.INDEX,
+            change(INDEX_KEYS, "topic_at + 4 > size || size > room)", "topic_at + 4 > size)"),
+            TEST_INDEX,
+        ),
+        Defect(
+            "older-messages-with-a-key-lost",
+            Subject.INDEX,
+            change(INDEX_KEYS, "write_32(entry + 16, (uint32_t)previous);", "write_32(entry + 16, 0);"),
             TEST_INDEX,
         ),
     ),
