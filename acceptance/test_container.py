@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from acceptance.containers import ROOT
+from codec.native import native_module
 from compat_tests.cases.conftest import stock_client
 from compat_tests.cases.grpc_fixtures import start_grpc_driver
 from compat_tests.clients.grpc_api import StockGrpcClient
@@ -146,6 +147,8 @@ def test_messages_survive_in_the_volume(image: str) -> None:
             docker("stop", "--time", "30", container.name)
             assert container.inspect()["State"]["ExitCode"] == 0
             assert "stopping signal=SIGTERM" in container.logs()
+            if native_module() is not None:  # there is a compiler, so the image has the extension, too
+                assert "native sends brokers=broker-a state=on" in container.logs()
         with running(image, *options, command=command), connect(f"127.0.0.1:{broker}") as client:
             assert [bytes(each.body) for each in messages(pull(client, "orders", 0))] == [b"kept"]
     finally:

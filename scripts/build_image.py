@@ -41,19 +41,19 @@ def build_wheels(
     target: Path,
     *,
     with_dependencies: bool,
-    native: str = "auto",
+    native: str | None = None,
     platform_tag: str | None = None,
 ) -> None:
     """Build the project's wheel, and collect those of its dependencies.
 
-    ``native`` says whether it has the C extension (ROCKETMQ_NATIVE in setup.py); ``platform_tag`` names the systems
-    that the wheel is for, if it has it.
+    ``native`` says whether it has the C extension (ROCKETMQ_NATIVE in setup.py, by default that of this process);
+    ``platform_tag`` names the systems that the wheel is for, if it has it.
     """
     scope = [] if with_dependencies else ["--no-deps"]
     tag = [] if platform_tag is None else [f"--config-settings=--build-option=--plat-name={platform_tag}"]
     subprocess.run(
         [*PIP, "wheel", "--quiet", *scope, *tag, "--wheel-dir", str(target), str(source)],
-        env={**os.environ, "ROCKETMQ_NATIVE": native},
+        env={**os.environ, **({} if native is None else {"ROCKETMQ_NATIVE": native})},
         check=True,
     )
 

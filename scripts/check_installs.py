@@ -307,7 +307,7 @@ CHECKS: Final[dict[str, Callable[[Environment], None]]] = {
 # -- building and installing ----------------------------------------------------------------------------------------
 
 
-def build_wheel(folder: Path, native: str = "auto") -> Path:
+def build_wheel(folder: Path, native: str | None = None) -> Path:
     """Build the project's wheel in a folder, from a copy of the checkout; ``native`` as in `build_wheels`."""
     with tempfile.TemporaryDirectory() as copied:
         source = Path(copied) / "source"
