@@ -76,6 +76,8 @@ TABLES_INTERVAL_S: Final = 9.0
 """Shortest time between two copies of all tables. An official slave copies them every 60 s."""
 MAX_SHARE: Final = 0.05
 """Largest share of the time in which tables are copied: those of millions of offsets are copied less often."""
+MAX_INTERVAL_S: Final = 60.0
+"""Longest pause between two copies, also after one that took long because a disk or the network was slow."""
 MAX_ASKED_TOPICS: Final = 10_000
 MISSING_TOPIC_PAUSE_S: Final = 0.5
 """Time between the first message of a new topic and the copy of the tables."""
@@ -251,6 +253,7 @@ class TableSync:
                 log.info("tables of the master are copied again")
             self._is_failing = False
             pause_s = max(TABLES_INTERVAL_S, (trio.current_time() - started_s) / MAX_SHARE)
+            pause_s = min(pause_s, MAX_INTERVAL_S)
             next_s = trio.current_time() + pause_s
             while trio.current_time() < next_s and not self._is_topic_missing.is_set():
                 with trio.move_on_after(TIMER_INTERVAL_S):

@@ -382,6 +382,23 @@ async def test_a_topic_whose_messages_have_come_is_copied_at_once_but_asked_for_
     assert pair.sync.synced_at == synced_at
 
 
+@simulated
+async def test_after_a_slow_copy_the_next_one_does_not_wait_for_minutes(cluster: Cluster) -> None:
+    pair = await pair_of(cluster)
+
+    async def run_slowly(work: Callable[[], Any]) -> Any:
+        await trio.sleep(30)
+        return work()
+
+    run_blocking, pair.sync._run_blocking = pair.sync._run_blocking, run_slowly
+    await trio.sleep(table_sync.TABLES_INTERVAL_S + 1)
+    pair.sync._run_blocking = run_blocking
+    await trio.sleep(40)
+    pair.master.topics.update([TopicConfig(topic_name="t", perm=6)])
+    await trio.sleep(table_sync.MAX_INTERVAL_S + table_sync.TIMER_INTERVAL_S)
+    assert "t" in pair.slave.topics
+
+
 def copy_log(pair: Pair) -> None:
     """Copy the master's log, which no follower does here."""
     source, replica = pair.master.store.commit_log, ReplicaLog(pair.slave.store)
