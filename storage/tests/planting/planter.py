@@ -123,6 +123,7 @@ def run_tests(root: Path, tests: Sequence[str], timeout_s: float = TIMEOUT_S) ->
         "PYTHONPATH": str(root),
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONHASHSEED": SEED,
+        "PYTHONUNBUFFERED": "1",  # A test process that crashes has told its last test then.
     }
     # In a session of its own, so that processes which a test started end with it.
     with subprocess.Popen(
