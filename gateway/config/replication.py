@@ -145,7 +145,6 @@ class ReplicationSettings:
         "hours after which a copy of messages that a slave cut off is deleted, in damaged/cut-*; 0: never",
         low=0,
         high=1_000_000,
-        live=True,
     )
     offset_check_in_slave: bool = key(
         "offsetCheckInSlave",
