@@ -483,6 +483,24 @@ static PyObject *held_answers(PlainSends *self, Py_ssize_t position) {
     return NULL;
 }
 
+static PyObject *take_run(PlainSends *self, PyObject *connection, const Py_buffer *data, Py_ssize_t start) {
+    self->sends = 0;
+    self->answers_size = 0;
+    Py_ssize_t end = take_frames(self, connection, data, start);
+    /* A look-up that failed has left its frame to Python, which meets the same error and reports it. An interrupt came
+     * from `room` or `now_ms`, before anything was written. */
+    bool is_interrupted = PyErr_Occurred() && self->sends == 0 && !PyErr_ExceptionMatches(PyExc_Exception);
+    if (!is_interrupted) PyErr_Clear();
+    bool was_running = self->is_running;
+    self->is_running = false;
+    if ((was_running && !write_positions(self)) || is_interrupted) return NULL;
+    if (self->sends == 0) Py_RETURN_NONE;
+    self->frames += (unsigned long long)self->sends;
+    if (!count_messages(self)) return NULL;
+    if (self->holds_answers) return held_answers(self, end);
+    return Py_BuildValue("ny#", end, self->answers, (Py_ssize_t)self->answers_size);
+}
+
 PyDoc_STRVAR(take_doc, "take(connection, buffer, position)\n--\n\n"
                        "Take the plain sends that begin at a position. Return None if there is none there, otherwise the\n"
                        "position after the last one and the answers; with holds_answers a list of them, and a list of the\n"
@@ -499,23 +517,11 @@ static PyObject *plain_sends_take(PyObject *object, PyObject *args) {
         PyErr_SetString(PyExc_ValueError, "take: not set up, called by itself, or a position beyond the buffer");
         return NULL;
     }
-    self->sends = 0;
-    self->answers_size = 0;
     self->is_taking = true;
-    Py_ssize_t end = take_frames(self, connection, &data, start);
+    PyObject *taken = take_run(self, connection, &data, start);
+    self->is_taking = false;
     PyBuffer_Release(&data);
-    /* A look-up that failed has left its frame to Python, which meets the same error and reports it. An interrupt came
-     * from `room` or `now_ms`, before anything was written. */
-    bool is_interrupted = PyErr_Occurred() && self->sends == 0 && !PyErr_ExceptionMatches(PyExc_Exception);
-    if (!is_interrupted) PyErr_Clear();
-    bool was_running = self->is_running;
-    self->is_taking = self->is_running = false;
-    if ((was_running && !write_positions(self)) || is_interrupted) return NULL;
-    if (self->sends == 0) Py_RETURN_NONE;
-    self->frames += (unsigned long long)self->sends;
-    if (!count_messages(self)) return NULL;
-    if (self->holds_answers) return held_answers(self, end);
-    return Py_BuildValue("ny#", end, self->answers, (Py_ssize_t)self->answers_size);
+    return taken;
 }
 
 /* -- the type ----------------------------------------------------------------------------------------------------- */
