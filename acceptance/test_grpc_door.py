@@ -22,7 +22,7 @@ from tools.processes import Gateway
 
 TOPIC, GROUP = "door-orders", "door-group"
 TLS_CLIENTS = {"disabled": (False,), "permissive": (False, True), "enforcing": (True,)}
-"""Whether clients use TLS, by the mode of the server."""
+"""Clients without (False) and with TLS, by the mode of the server."""
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ _ETCD_URL: Final = r"https?://[^\s;/]+"
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class ControllerPeer:
     """A controller of the group: its id, and the address at which brokers find it."""
 
     member_id: str
@@ -110,11 +110,11 @@ class ControllerConfig:
         "keys that cannot be changed by request, separated by ;",
     )
 
-    def all_peers(self) -> list[Peer]:
+    def all_peers(self) -> list[ControllerPeer]:
         """Return the controllers of the group."""
         return [_parse_peer(text) for text in self.peers.split(";") if text]
 
-    def own_peer(self) -> Peer | None:
+    def own_peer(self) -> ControllerPeer | None:
         """Return the entry of this controller; None if controllerDLegerPeers does not have it."""
         return next((peer for peer in self.all_peers() if peer.member_id == self.self_id), None)
 
@@ -123,7 +123,7 @@ class ControllerConfig:
         return [url for url in self.etcd.split(";") if url]
 
 
-def _parse_peer(text: str) -> Peer:
+def _parse_peer(text: str) -> ControllerPeer:
     member_id, _, address = text.partition("-")
     host, _, port = address.rpartition(":")
-    return Peer(member_id, host.strip("[]"), int(re.sub(r"^0+(?=\d)", "", port)))
+    return ControllerPeer(member_id, host.strip("[]"), int(re.sub(r"^0+(?=\d)", "", port)))

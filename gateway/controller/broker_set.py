@@ -19,7 +19,7 @@ class UnreadableState(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Replica:
+class RegisteredReplica:
     """One registered broker. ``check_code`` shows that it is the one that applied for its id."""
 
     address: str
@@ -37,7 +37,7 @@ class BrokerSet:
     cluster: str
     name: str
     next_broker_id: int = FIRST_BROKER_ID
-    replicas: Mapping[int, Replica] = field(default_factory=lambda: MappingProxyType({}))
+    replicas: Mapping[int, RegisteredReplica] = field(default_factory=lambda: MappingProxyType({}))
     master_id: int | None = None
     master_epoch: int = 0
     sync_set: frozenset[int] = frozenset()
@@ -59,7 +59,7 @@ class BrokerSet:
 
     def with_replica(self, broker_id: int, address: str, check_code: str) -> Self:
         """Return the set with a further replica. The next id is one that no replica has, or had before."""
-        replicas = {**self.replicas, broker_id: Replica(address, check_code)}
+        replicas = {**self.replicas, broker_id: RegisteredReplica(address, check_code)}
         next_broker_id = self.next_broker_id + 1
         while next_broker_id in replicas:
             next_broker_id += 1
@@ -127,7 +127,7 @@ class BrokerSet:
             if value["format"] != _FORMAT:
                 raise UnreadableState(f"format {value['format']}, this version reads {_FORMAT}")
             replicas = {
-                int(key): Replica(replica["address"], replica["checkCode"])
+                int(key): RegisteredReplica(replica["address"], replica["checkCode"])
                 for key, replica in value["replicas"].items()
             }
             return cls(

@@ -27,8 +27,8 @@ from gateway.controller.election import key_of
 from gateway.controller.leadership import Leadership
 from gateway.controller.liveness import MAX_LIVE_BROKERS, Heartbeat, Liveness, ReplicaKey
 from gateway.controller.notifications import Notifications
-from gateway.controller.rules import NO_BROKER, Decision, elect_master, needs_election
-from gateway.controller.store import Entry, Member, Store, StoreUnavailable, TermOver
+from gateway.controller.rules import NO_BROKER, Ruling, elect_master, needs_election
+from gateway.controller.store import ControllerMember, Entry, Store, StoreUnavailable, TermOver
 from gateway.runtime.metrics import Metric
 from remoting.connection import Connection
 from remoting.declare import Header
@@ -71,7 +71,7 @@ class Controller:
         self,
         config: ControllerConfig,
         store: Store,
-        member: Member,
+        member: ControllerMember,
         peers: str,
         clock: Clock,
         notifications: Notifications,
@@ -114,9 +114,7 @@ class Controller:
 
     # -- changing -----------------------------------------------------------------------------------------------------
 
-    async def change(
-        self, name: str, decide: Callable[[BrokerSet | None], Decision[Answer]]
-    ) -> Decision[Answer]:
+    async def change(self, name: str, decide: Callable[[BrokerSet | None], Ruling[Answer]]) -> Ruling[Answer]:
         """Decide about one broker set and store the result; return it when it is stored.
 
         Raises RequestError if this controller does not lead, or the store cannot be used.
@@ -176,7 +174,7 @@ class Controller:
         self._excuse_pause()
         before: list[BrokerSet | None] = []
 
-        def decide(broker_set: BrokerSet | None) -> Decision[ControllerElectMasterReply]:
+        def decide(broker_set: BrokerSet | None) -> Ruling[ControllerElectMasterReply]:
             before.append(broker_set)
             may_be_unclean = self.config.enable_elect_unclean_master
             return elect_master(broker_set, request, self.liveness, may_be_unclean=may_be_unclean)

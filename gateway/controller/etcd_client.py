@@ -26,7 +26,7 @@ _HTTP_UNAUTHORIZED: Final = 401
 _BACKWARDS_COMPATIBLE_PORT: Final = 2379
 
 JsonObject = dict[str, Any]
-Open = Callable[["Endpoint"], Awaitable[trio.abc.Stream]]
+Open = Callable[["EtcdEndpoint"], Awaitable[trio.abc.Stream]]
 
 
 class EtcdRefusal(Exception):
@@ -38,7 +38,7 @@ class EtcdRefusal(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class EtcdEndpoint:
     """The client address of one etcd member."""
 
     host: str
@@ -46,7 +46,7 @@ class Endpoint:
     is_encrypted: bool
 
     @classmethod
-    def parse(cls, url: str) -> "Endpoint":
+    def parse(cls, url: str) -> "EtcdEndpoint":
         """Parse ``http[s]://host[:port]``. Raises ValueError."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/"):
@@ -74,7 +74,7 @@ class EtcdClient:
 
     def __init__(
         self,
-        endpoints: Sequence[Endpoint],
+        endpoints: Sequence[EtcdEndpoint],
         user: str = "",
         password: str = "",
         context: ssl.SSLContext | None = None,
@@ -134,11 +134,11 @@ class EtcdClient:
                 raise StoreUnavailable(f"etcd at {endpoint.authority}: {_describe(error)}") from error
         raise StoreUnavailable(f"no etcd member answers ({'; '.join(problems)})")
 
-    def _ask_last(self, endpoint: Endpoint) -> None:
+    def _ask_last(self, endpoint: EtcdEndpoint) -> None:
         self._endpoints.remove(endpoint)
         self._endpoints.append(endpoint)
 
-    async def _open(self, endpoint: Endpoint) -> trio.abc.Stream:
+    async def _open(self, endpoint: EtcdEndpoint) -> trio.abc.Stream:
         stream = await trio.open_tcp_stream(endpoint.host, endpoint.port)
         if not endpoint.is_encrypted:
             return stream
@@ -148,7 +148,7 @@ class EtcdClient:
         return encrypted
 
     async def _exchange(
-        self, stream: trio.abc.Stream, endpoint: Endpoint, path: str, body: Mapping[str, Any]
+        self, stream: trio.abc.Stream, endpoint: EtcdEndpoint, path: str, body: Mapping[str, Any]
     ) -> JsonObject:
         http = h11.Connection(h11.CLIENT)
         data = json.dumps(body).encode()

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from gateway.controller.broker_set import BrokerSet
 from gateway.controller.etcd_client import EtcdClient, EtcdRefusal, JsonObject, decode, encode
-from gateway.controller.store import Entry, Member, StoreUnavailable, Term, TermOver
+from gateway.controller.store import ControllerMember, Entry, StoreUnavailable, Term, TermOver
 
 KEY_PREFIX: Final = "/rocketmq-gateway/controller"
 SAFETY_S: Final = 0.5
@@ -29,7 +29,7 @@ class EtcdStore:
         self._lease_s = lease_s
         self._monotonic = monotonic
 
-    async def begin_term(self, member: Member) -> Term | None:
+    async def begin_term(self, member: ControllerMember) -> Term | None:
         if await self.read_leader() is not None:
             return None
         asked_at_s = self._monotonic()
@@ -62,14 +62,16 @@ class EtcdStore:
         except EtcdRefusal:
             return  # it had expired
 
-    async def read_leader(self) -> Member | None:
+    async def read_leader(self) -> ControllerMember | None:
         answer = await self._call("/v3/kv/range", {"key": encode(self._leader_key)})
         for item in answer.get("kvs", ()):
             try:
                 value = json.loads(decode(item["value"]))
-                return Member(str(value["id"]), str(value["address"]))
+                return ControllerMember(str(value["id"]), str(value["address"]))
             except (KeyError, TypeError, ValueError):
-                return Member("", "")  # somebody else's value: not free, but nobody to send brokers to
+                return ControllerMember(
+                    "", ""
+                )  # somebody else's value: not free, but nobody to send brokers to
         return None
 
     async def read_all(self) -> dict[str, Entry]:

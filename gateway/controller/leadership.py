@@ -11,7 +11,7 @@ from typing import Final
 import trio
 
 from gateway.controller.broker_set import UnreadableState
-from gateway.controller.store import Entry, Member, Store, StoreUnavailable, Term, TermOver
+from gateway.controller.store import ControllerMember, Entry, Store, StoreUnavailable, Term, TermOver
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class Leadership:
     def __init__(
         self,
         store: Store,
-        member: Member,
+        member: ControllerMember,
         monotonic: Callable[[], float],
         take_over: Callable[[dict[str, Entry]], None],
     ) -> None:
@@ -44,7 +44,7 @@ class Leadership:
         self._is_given_up = trio.Event()
         self._is_failing = False
         self._has_resigned = False
-        self._other: Member | None = None
+        self._other: ControllerMember | None = None
         self.terms = 0
 
     @property
@@ -56,7 +56,7 @@ class Leadership:
         return term
 
     @property
-    def leader(self) -> Member | None:
+    def leader(self) -> ControllerMember | None:
         """The leading controller, as far as this one knows."""
         return self._member if self.term is not None else self._other
 

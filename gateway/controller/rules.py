@@ -56,19 +56,17 @@ NO_BROKER = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Decision(Generic[Answer]):
+class Ruling(Generic[Answer]):
     """The answer to a request, and the broker set afterwards; None if there is no such set, or no longer."""
 
     answer: Answer
     broker_set: BrokerSet | None
 
 
-def refused(
-    answer: Answer, broker_set: BrokerSet | None, code: ResponseCode, remark: str
-) -> Decision[Answer]:
+def refused(answer: Answer, broker_set: BrokerSet | None, code: ResponseCode, remark: str) -> Ruling[Answer]:
     """Return the decision that answers with a code other than success."""
     answer.code, answer.remark = code.value, remark
-    return Decision(answer, broker_set)
+    return Ruling(answer, broker_set)
 
 
 def require(value: str | None, wire_name: str) -> str:
@@ -105,7 +103,7 @@ def next_broker_id(
 
 def apply_broker_id(
     broker_set: BrokerSet | None, request: ControllerApplyBrokerId
-) -> Decision[ControllerApplyBrokerIdReply]:
+) -> Ruling[ControllerApplyBrokerIdReply]:
     """Give a broker the id it applies for, unless another one has it. The same broker may apply again."""
     cluster = require(request.cluster_name, "clusterName")
     name = require(request.broker_name, "brokerName")
@@ -125,16 +123,16 @@ def apply_broker_id(
         remark = f"broker-set {name} has {MAX_REPLICAS} replicas already"
         return refused(answer, broker_set, ResponseCode.CONTROLLER_BROKER_ID_INVALID, remark)
     if replica is None:
-        return Decision(answer, broker_set.with_replica(broker_id, check_code.partition(";")[0], check_code))
+        return Ruling(answer, broker_set.with_replica(broker_id, check_code.partition(";")[0], check_code))
     if replica.check_code == check_code:
-        return Decision(answer, broker_set)
+        return Ruling(answer, broker_set)
     remark = f"Fail to apply brokerId: {broker_id} in broker-set: {name}"
     return refused(answer, broker_set, ResponseCode.CONTROLLER_BROKER_ID_INVALID, remark)
 
 
 def register_broker(
     broker_set: BrokerSet | None, request: ControllerRegisterBroker, liveness: Liveness
-) -> Decision[ControllerRegisterBrokerReply]:
+) -> Ruling[ControllerRegisterBrokerReply]:
     """Note the address of a broker that has an id, and answer with the master if that is alive."""
     cluster = require(request.cluster_name, "clusterName")
     name = require(request.broker_name, "brokerName")
@@ -156,17 +154,17 @@ def register_broker(
     answer.data = _sync_state_set(broker_set)
     if broker_set.address_of(broker_id) != address:
         broker_set = broker_set.with_address(broker_id, address)
-    return Decision(answer, broker_set)
+    return Ruling(answer, broker_set)
 
 
 def clean_brokers(
     broker_set: BrokerSet | None, request: CleanBrokerData, liveness: Liveness
-) -> Decision[Header]:
+) -> Ruling[Header]:
     """Forget a broker set, or some of its replicas. Only with isCleanLivingBroker may they be alive."""
     name, ids_text = request.broker_name, request.broker_controller_ids_to_clean or ""
     broker_ids: set[int] = set()
 
-    def refuse(remark: str) -> Decision[Header]:
+    def refuse(remark: str) -> Ruling[Header]:
         return refused(Header(), broker_set, ResponseCode.CONTROLLER_INVALID_CLEAN_BROKER_METADATA, remark)
 
     if not request.is_clean_living_broker:
@@ -186,7 +184,7 @@ def clean_brokers(
                     return refuse(f"Broker [{name},  {broker_id}] is still alive, clean up failure")
     if broker_set is None:
         return refuse(f"Broker {name} is not existed,clean broker data failure.")
-    return Decision(Header(), broker_set.without_replicas(broker_ids or broker_set.replicas))
+    return Ruling(Header(), broker_set.without_replicas(broker_ids or broker_set.replicas))
 
 
 # -- replicas in sync ------------------------------------------------------------------------------------------------
@@ -194,7 +192,7 @@ def clean_brokers(
 
 def alter_sync_set(
     broker_set: BrokerSet | None, request: ControllerAlterSyncStateSet, liveness: Liveness
-) -> Decision[ControllerAlterSyncStateSetReply]:
+) -> Ruling[ControllerAlterSyncStateSetReply]:
     """Take over the replicas in sync that the master reports, if it still is the master and knew the last set."""
     answer = ControllerAlterSyncStateSetReply()
     if broker_set is None:
@@ -207,7 +205,7 @@ def alter_sync_set(
     changed = broker_set.with_sync_set(reported)
     answer.new_sync_state_set_epoch = changed.sync_set_epoch
     answer.data = _sync_state_set(changed)
-    return Decision(answer, changed)
+    return Ruling(answer, changed)
 
 
 def _refusal_of_sync_set(
@@ -267,7 +265,7 @@ def elect_master(
     liveness: Liveness,
     *,
     may_be_unclean: bool,
-) -> Decision[ControllerElectMasterReply]:
+) -> Ruling[ControllerElectMasterReply]:
     """Elect a master: the one that asks if there never was one, else by the policy of `election.py`.
 
     The request has `NO_BROKER` as its id if the controller holds the election by itself because it misses the master.
@@ -298,7 +296,7 @@ def elect_master(
         answer.data = ElectMasterResponseBody(
             broker_member_group=_member_group(changed), sync_state_set=sorted(changed.sync_set)
         )
-        return Decision(answer, changed)
+        return Ruling(answer, changed)
     if request.broker_id == NO_BROKER and not is_too_early:
         code = ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE
         remark = "Old master has down and failed to elect a new broker master"

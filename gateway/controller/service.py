@@ -10,12 +10,12 @@ import trio
 from codec.hosts import format_host
 from gateway.config.controller import ControllerConfig
 from gateway.controller.controller import Controller
-from gateway.controller.etcd_client import Endpoint, EtcdClient
+from gateway.controller.etcd_client import EtcdClient, EtcdEndpoint
 from gateway.controller.etcd_store import EtcdStore
 from gateway.controller.notifications import Notifications, Sign
 from gateway.controller.processors import handlers as controller_handlers
 from gateway.controller.sqlite_store import open_sqlite_store
-from gateway.controller.store import Member, Store
+from gateway.controller.store import ControllerMember, Store
 from gateway.runtime.run_blocking import RunBlocking
 from gateway.runtime.supervise import TaskSupervisor
 from remoting.connection import Handler
@@ -32,13 +32,13 @@ log = logging.getLogger(__name__)
 def build_store(
     config: ControllerConfig, run_blocking: RunBlocking, monotonic: Callable[[], float], *, memory: bool
 ) -> Store:
-    """Open the store that the settings name. Raises StoreInUse, and ValueError or OSError for settings of etcd."""
+    """Open the store that the settings name. Raises StateInUse, and ValueError or OSError for settings of etcd."""
     urls = config.etcd_urls()
     if not urls:
         return open_sqlite_store("" if memory else config.store_path, run_blocking)
     context = ssl.create_default_context(cafile=config.etcd_ca) if config.etcd_ca else None
     client = EtcdClient(
-        [Endpoint.parse(url) for url in urls], config.etcd_user, config.etcd_password, context
+        [EtcdEndpoint.parse(url) for url in urls], config.etcd_user, config.etcd_password, context
     )
     return EtcdStore(client, config.group, config.lease_s, monotonic)
 
@@ -70,7 +70,7 @@ class ControllerService:
         self.controller = Controller(
             config,
             self._store,
-            Member(config.self_id, addresses[config.self_id]),
+            ControllerMember(config.self_id, addresses[config.self_id]),
             "".join(f"{member_id}:{address};" for member_id, address in addresses.items()),
             clock,
             Notifications(sign),

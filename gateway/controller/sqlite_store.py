@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from gateway.controller.broker_set import BrokerSet
-from gateway.controller.store import Entry, Member, StoreUnavailable, Term, TermOver
+from gateway.controller.store import ControllerMember, Entry, StoreUnavailable, Term, TermOver
 from gateway.runtime.run_blocking import RunBlocking
 
 FILE_NAME: Final = "controller.sqlite"
@@ -22,12 +22,12 @@ _BUSY_TIMEOUT_S: Final = 1.0
 T = TypeVar("T")
 
 
-class StoreInUse(OSError):
+class StateInUse(OSError):
     """The file is open in another process, or cannot be used."""
 
 
 def open_sqlite_store(directory: str, run_blocking: RunBlocking) -> "SqliteStore":
-    """Open or create the file in a directory; an empty name stands for a store in memory. Raises StoreInUse."""
+    """Open or create the file in a directory; an empty name stands for a store in memory. Raises StateInUse."""
     if not directory:
         return SqliteStore(_connect(":memory:"), run_blocking)
     path = os.path.join(directory, FILE_NAME)
@@ -38,7 +38,7 @@ def open_sqlite_store(directory: str, run_blocking: RunBlocking) -> "SqliteStore
         text = str(error)
         if isinstance(error, sqlite3.OperationalError) and "locked" in text:
             text = "another controller uses it"
-        raise StoreInUse(f"cannot open the controller's state in {path}: {text}") from error
+        raise StateInUse(f"cannot open the controller's state in {path}: {text}") from error
 
 
 def _connect(path: str) -> sqlite3.Connection:
@@ -66,9 +66,9 @@ class SqliteStore:
         self._database = database
         self._run_blocking = run_blocking
         self._lock = threading.Lock()
-        self._leader: Member | None = None
+        self._leader: ControllerMember | None = None
 
-    async def begin_term(self, member: Member) -> Term:
+    async def begin_term(self, member: ControllerMember) -> Term:
         self._leader = member
         return _TERM
 
@@ -78,7 +78,7 @@ class SqliteStore:
     async def end_term(self, term: Term) -> None:
         self._leader = None
 
-    async def read_leader(self) -> Member | None:
+    async def read_leader(self) -> ControllerMember | None:
         return self._leader
 
     async def read_all(self) -> dict[str, Entry]:

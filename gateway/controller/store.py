@@ -46,7 +46,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class ControllerMember:
     """A controller as the others and brokers know it: its id, and the address at which it serves."""
 
     member_id: str
@@ -56,7 +56,7 @@ class Member:
 class Store(Protocol):
     """The state of a group of controllers. Every method may raise StoreUnavailable."""
 
-    async def begin_term(self, member: Member) -> Term | None:
+    async def begin_term(self, member: ControllerMember) -> Term | None:
         """Begin to lead; return None if another controller leads."""
 
     async def renew(self, term: Term) -> Term:
@@ -65,7 +65,7 @@ class Store(Protocol):
     async def end_term(self, term: Term) -> None:
         """Let another controller lead at once."""
 
-    async def read_leader(self) -> Member | None:
+    async def read_leader(self) -> ControllerMember | None:
         """Return the controller that leads."""
 
     async def read_all(self) -> dict[str, Entry]:

@@ -41,7 +41,7 @@ from gateway.grpc_front.http2_frames import (
     ErrorCode,
     Flag,
     Kind,
-    Setting,
+    SettingCode,
     encode_frame,
     encode_goodbye,
     encode_reset,
@@ -170,10 +170,10 @@ class Http2Connection(FrameConnection):
     async def run(self) -> None:
         """Serve the peer until either side closes."""
         settings = encode_settings({
-            Setting.ENABLE_PUSH: 0,
-            Setting.MAX_CONCURRENT_STREAMS: self._max_streams,
-            Setting.INITIAL_WINDOW_SIZE: STREAM_WINDOW_BYTES,
-            Setting.MAX_HEADER_LIST_SIZE: MAX_HEADER_LIST_BYTES,
+            SettingCode.ENABLE_PUSH: 0,
+            SettingCode.MAX_CONCURRENT_STREAMS: self._max_streams,
+            SettingCode.INITIAL_WINDOW_SIZE: STREAM_WINDOW_BYTES,
+            SettingCode.MAX_HEADER_LIST_SIZE: MAX_HEADER_LIST_BYTES,
         })  # fmt: skip
         self.write(settings + encode_window_update(0, CONNECTION_WINDOW_BYTES - DEFAULT_WINDOW_BYTES))
         await super().run()
@@ -402,14 +402,14 @@ class Http2Connection(FrameConnection):
             int.from_bytes(payload[at : at + 2], "big"): int.from_bytes(payload[at + 2 : at + 6], "big")
             for at in range(0, len(payload), 6)
         }
-        if values.get(Setting.ENABLE_PUSH, 0) > 1:
+        if values.get(SettingCode.ENABLE_PUSH, 0) > 1:
             raise _violation("the setting ENABLE_PUSH is neither 0 nor 1")
-        frame_bytes = values.get(Setting.MAX_FRAME_SIZE)
+        frame_bytes = values.get(SettingCode.MAX_FRAME_SIZE)
         if frame_bytes is not None:
             if not MIN_MAX_FRAME_BYTES <= frame_bytes <= MAX_MAX_FRAME_BYTES:
                 raise _violation(f"the setting MAX_FRAME_SIZE is {frame_bytes}")
             self._peer_max_frame_bytes = frame_bytes
-        window_bytes = values.get(Setting.INITIAL_WINDOW_SIZE)
+        window_bytes = values.get(SettingCode.INITIAL_WINDOW_SIZE)
         if window_bytes is not None:
             self._change_windows(window_bytes)
         self._write_frame(_SETTINGS_ACK)

@@ -51,7 +51,7 @@ class ErrorCode(IntEnum):
     PROTOCOL_ERROR = 1
 
 
-class Setting:
+class SettingCode:
     """Settings that a peer may announce."""
 
     ENABLE_PUSH: Final = 2

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config.controller import ControllerConfig, Peer
+from gateway.config.controller import ControllerConfig, ControllerPeer
 from gateway.config.sources import ConfigError, load_config
 
 OFFICIAL = """
@@ -25,7 +25,7 @@ def test_the_official_file_is_read(tmp_path: Path) -> None:
     controller = config.controller
     assert controller is not None
     assert (config.namesrv, config.brokers, config.host) == (None, (), "0.0.0.0")
-    assert controller.own_peer() == Peer("n1", "10.0.0.2", 9868)
+    assert controller.own_peer() == ControllerPeer("n1", "10.0.0.2", 9868)
     assert [peer.port for peer in controller.all_peers()] == [9878, 9868]
     assert controller.store_path == "/srv/controller"
     assert controller.etcd_urls() == ["http://e1:2379", "http://e2:2379"]

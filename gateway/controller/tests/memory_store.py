@@ -5,7 +5,7 @@ from dataclasses import replace
 import trio
 
 from gateway.controller.broker_set import BrokerSet
-from gateway.controller.store import Entry, Member, StoreUnavailable, Term, TermOver
+from gateway.controller.store import ControllerMember, Entry, StoreUnavailable, Term, TermOver
 
 LEASE_S = 5.0
 
@@ -21,7 +21,7 @@ class MemoryStore:
         """Every write with the fence of its term, in order."""
         self._revision = 0
         self._term: Term | None = None
-        self._leader: Member | None = None
+        self._leader: ControllerMember | None = None
 
     def of(self, member_id: str) -> "MemberView":
         """Return the store as one controller reaches it."""
@@ -31,7 +31,7 @@ class MemoryStore:
         if self._term is not None and trio.current_time() >= self._term.expires_at_s:
             self._term = self._leader = None
 
-    def begin(self, member: Member) -> Term | None:
+    def begin(self, member: ControllerMember) -> Term | None:
         self._expire()
         if self._term is not None:
             return None
@@ -53,7 +53,7 @@ class MemoryStore:
         if self._term is not None and self._term.name == term.name:
             self._term = self._leader = None
 
-    def leader(self) -> Member | None:
+    def leader(self) -> ControllerMember | None:
         self._expire()
         return self._leader
 
@@ -84,7 +84,7 @@ class MemberView:
             await trio.sleep(1)
             raise StoreUnavailable("cut off")
 
-    async def begin_term(self, member: Member) -> Term | None:
+    async def begin_term(self, member: ControllerMember) -> Term | None:
         await self._reach()
         return self._shared.begin(member)
 
@@ -96,7 +96,7 @@ class MemberView:
         await self._reach()
         self._shared.end(term)
 
-    async def read_leader(self) -> Member | None:
+    async def read_leader(self) -> ControllerMember | None:
         await self._reach()
         return self._shared.leader()
 

@@ -15,7 +15,7 @@ from gateway.controller.broker_set import BrokerSet
 from gateway.controller.controller import Controller
 from gateway.controller.liveness import Heartbeat, ReplicaKey
 from gateway.controller.notifications import Notifications
-from gateway.controller.store import Member
+from gateway.controller.store import ControllerMember
 from gateway.controller.tests.memory_store import MemoryStore
 from remoting.bodies.ha import SyncStateSet
 from remoting.errors import RequestError
@@ -57,7 +57,7 @@ class Group:
         controller = Controller(
             self.config,
             self.store.of(member_id),
-            Member(member_id, f"{member_id}:9878"),
+            ControllerMember(member_id, f"{member_id}:9878"),
             "",
             TrioClock(),
             Notifications(None, self._deliver),

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import trio
 
-from gateway.controller.etcd_client import Endpoint, EtcdClient, EtcdRefusal
+from gateway.controller.etcd_client import EtcdClient, EtcdEndpoint, EtcdRefusal
 from gateway.controller.store import StoreUnavailable
 
 Script = Callable[[str], bytes | None]
@@ -41,7 +41,7 @@ def call(
             for script in scripts:
                 (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
                 port = listener.socket.getsockname()[1]
-                endpoints.append(Endpoint("127.0.0.1", port, is_encrypted=False))
+                endpoints.append(EtcdEndpoint("127.0.0.1", port, is_encrypted=False))
                 if script is None:
                     await listener.aclose()
                 else:
@@ -128,17 +128,17 @@ def test_a_token_that_etcd_forgot_is_asked_for_again() -> None:
 @pytest.mark.parametrize(
     ("url", "endpoint"),
     [
-        ("http://e:1", Endpoint("e", 1, is_encrypted=False)),
-        ("https://e", Endpoint("e", 2379, is_encrypted=True)),
-        ("http://[::1]:9", Endpoint("::1", 9, is_encrypted=False)),
+        ("http://e:1", EtcdEndpoint("e", 1, is_encrypted=False)),
+        ("https://e", EtcdEndpoint("e", 2379, is_encrypted=True)),
+        ("http://[::1]:9", EtcdEndpoint("::1", 9, is_encrypted=False)),
     ],
 )
-def test_addresses(url: str, endpoint: Endpoint) -> None:
-    assert Endpoint.parse(url) == endpoint
-    assert Endpoint.parse(f"http://{endpoint.authority}").host == endpoint.host
+def test_addresses(url: str, endpoint: EtcdEndpoint) -> None:
+    assert EtcdEndpoint.parse(url) == endpoint
+    assert EtcdEndpoint.parse(f"http://{endpoint.authority}").host == endpoint.host
 
 
 @pytest.mark.parametrize("url", ["e:1", "ftp://e:1", "http://e:1/path", "http://"])
 def test_other_texts_are_no_addresses(url: str) -> None:
     with pytest.raises(ValueError, match="is not http"):
-        Endpoint.parse(url)
+        EtcdEndpoint.parse(url)

@@ -8,9 +8,9 @@ import pytest
 import trio
 
 from gateway.controller.broker_set import BrokerSet
-from gateway.controller.etcd_client import Endpoint, EtcdClient
+from gateway.controller.etcd_client import EtcdClient, EtcdEndpoint
 from gateway.controller.etcd_store import EtcdStore
-from gateway.controller.store import Member, StoreUnavailable, TermOver
+from gateway.controller.store import ControllerMember, StoreUnavailable, TermOver
 from tools.etcd_members import EtcdMembers, etcd_program
 
 pytestmark = pytest.mark.skipif(etcd_program() is None, reason="etcd is not installed")
@@ -33,7 +33,7 @@ def members(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdMembers]:
 def open_store(members: EtcdMembers, request: pytest.FixtureRequest) -> OpenStore:
     """Open the store of this test's own group."""
     group = request.node.name
-    endpoints = [Endpoint.parse(url) for url in members.urls]
+    endpoints = [EtcdEndpoint.parse(url) for url in members.urls]
 
     def open_one(lease_s: int = LONG_LEASE_S, timeout_s: float = PATIENT_S) -> EtcdStore:
         return EtcdStore(EtcdClient(endpoints, timeout_s=timeout_s), group, lease_s, time.monotonic)
@@ -51,10 +51,10 @@ def test_one_leads_and_its_state_is_read_by_the_next(open_store: OpenStore) -> N
     async def story() -> None:
         first, second = open_store(), open_store()
         assert await first.read_leader() is None
-        term = await first.begin_term(Member("n0", "h:1"))
+        term = await first.begin_term(ControllerMember("n0", "h:1"))
         assert term is not None
-        assert await second.begin_term(Member("n1", "h:2")) is None
-        assert await second.read_leader() == Member("n0", "h:1")
+        assert await second.begin_term(ControllerMember("n1", "h:2")) is None
+        assert await second.read_leader() == ControllerMember("n0", "h:1")
         version = await first.compare_and_put(term, "a", 0, FIRST)
         for wrong in (0, version + 1):
             with pytest.raises(TermOver):
@@ -63,7 +63,7 @@ def test_one_leads_and_its_state_is_read_by_the_next(open_store: OpenStore) -> N
         assert renewed.expires_at_s > term.expires_at_s
         await first.end_term(renewed)
         assert await second.read_leader() is None
-        later = await second.begin_term(Member("n1", "h:2"))
+        later = await second.begin_term(ControllerMember("n1", "h:2"))
         assert later is not None
         assert later.fence > term.fence
         entries = await second.read_all()
@@ -87,11 +87,11 @@ def test_a_term_that_is_not_renewed_ends_for_its_holder_before_it_does_for_other
 ) -> None:
     async def story() -> None:
         first, second = open_store(LEASE_S), open_store(LEASE_S)
-        term = await first.begin_term(Member("n0", "h:1"))
+        term = await first.begin_term(ControllerMember("n0", "h:1"))
         assert term is not None
 
         async def begins() -> bool:
-            later = await second.begin_term(Member("n1", "h:2"))
+            later = await second.begin_term(ControllerMember("n1", "h:2"))
             if later is not None:
                 assert time.monotonic() > term.expires_at_s
                 await second.end_term(later)
@@ -115,7 +115,7 @@ def test_the_state_survives_deaths_and_hangs_of_one_member(
             async def written() -> bool:
                 nonlocal done
                 try:
-                    term = await store.begin_term(Member("n0", "h:1"))
+                    term = await store.begin_term(ControllerMember("n0", "h:1"))
                     if term is None:
                         return False
                     entry = (await store.read_all()).get("a")
@@ -148,7 +148,7 @@ def test_the_state_survives_deaths_and_hangs_of_one_member(
 def test_without_a_majority_nothing_is_written(members: EtcdMembers, open_store: OpenStore) -> None:
     async def story() -> None:
         store = open_store(timeout_s=TIMEOUT_S)
-        term = await store.begin_term(Member("n0", "h:1"))
+        term = await store.begin_term(ControllerMember("n0", "h:1"))
         assert term is not None
         for index in (0, 1):
             members.stop(index)
@@ -163,7 +163,7 @@ def test_without_a_majority_nothing_is_written(members: EtcdMembers, open_store:
 
 
 def test_a_user_signs_in_and_again_when_its_token_is_forgotten(tmp_path: Path) -> None:
-    async def story(endpoint: Endpoint) -> None:
+    async def story(endpoint: EtcdEndpoint) -> None:
         open_client = EtcdClient([endpoint])
         await open_client.call("/v3/auth/user/add", {"name": "root", "password": "secret"})
         await open_client.call("/v3/auth/role/add", {"name": "root"})
@@ -178,7 +178,7 @@ def test_a_user_signs_in_and_again_when_its_token_is_forgotten(tmp_path: Path) -
                 await store.read_leader()
         client = EtcdClient([endpoint], "root", "secret")
         store = EtcdStore(client, "g", LEASE_S, time.monotonic)
-        term = await store.begin_term(Member("n0", "h:1"))
+        term = await store.begin_term(ControllerMember("n0", "h:1"))
         assert term is not None
         client._token = "forgotten.1"
         await store.renew(term)
@@ -187,4 +187,4 @@ def test_a_user_signs_in_and_again_when_its_token_is_forgotten(tmp_path: Path) -
         await store.end_term(term)
 
     with EtcdMembers(tmp_path, 1) as members:
-        trio.run(story, Endpoint.parse(members.urls[0]))
+        trio.run(story, EtcdEndpoint.parse(members.urls[0]))

@@ -7,10 +7,10 @@ from trio.testing import MockClock
 
 from gateway.controller.broker_set import BrokerSet, UnreadableState
 from gateway.controller.leadership import Leadership
-from gateway.controller.store import Entry, Member
+from gateway.controller.store import ControllerMember, Entry
 from gateway.controller.tests.memory_store import LEASE_S, MemberView, MemoryStore
 
-ME, OTHER = Member("n0", "h:0"), Member("n1", "h:1")
+ME, OTHER = ControllerMember("n0", "h:0"), ControllerMember("n1", "h:1")
 
 
 def play(story: Callable[[MemoryStore, Leadership, list[set[str]]], Awaitable[None]]) -> None:

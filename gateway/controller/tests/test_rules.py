@@ -69,7 +69,7 @@ class Histories(RuleBasedStateMachine):
         self.masters: dict[int, int | None] = {}
         """The master of each epoch since the set was created."""
 
-    def take(self, decision: rules.Decision) -> None:  # type: ignore[type-arg]
+    def take(self, decision: rules.Ruling) -> None:  # type: ignore[type-arg]
         before, after = self.broker_set, decision.broker_set
         self.broker_set = after
         if after is None:

@@ -8,11 +8,11 @@ import pytest
 import trio
 
 from gateway.controller.broker_set import BrokerSet
-from gateway.controller.sqlite_store import FILE_NAME, SqliteStore, StoreInUse, open_sqlite_store
-from gateway.controller.store import Member, StoreUnavailable, TermOver
+from gateway.controller.sqlite_store import FILE_NAME, SqliteStore, StateInUse, open_sqlite_store
+from gateway.controller.store import ControllerMember, StoreUnavailable, TermOver
 
 FIRST = BrokerSet("C", "a").with_replica(1, "h:1", "x")
-ME = Member("n0", "h:9878")
+ME = ControllerMember("n0", "h:9878")
 
 
 async def run_at_once(work: Callable[[], Any]) -> Any:
@@ -51,7 +51,7 @@ def test_entries_survive_and_are_written_by_version(tmp_path: Path) -> None:
 
 def test_a_second_controller_does_not_open_the_file(tmp_path: Path) -> None:
     store = open_store(tmp_path)
-    with pytest.raises(StoreInUse, match="another controller uses it"):
+    with pytest.raises(StateInUse, match="another controller uses it"):
         open_store(tmp_path)
     trio.run(store.close)
     trio.run(open_store(tmp_path).close)
@@ -59,7 +59,7 @@ def test_a_second_controller_does_not_open_the_file(tmp_path: Path) -> None:
 
 def test_a_file_that_is_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_bytes(b"not a database" * 100)
-    with pytest.raises(StoreInUse, match="cannot open the controller's state"):
+    with pytest.raises(StateInUse, match="cannot open the controller's state"):
         open_store(tmp_path)
 
 

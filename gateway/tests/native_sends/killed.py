@@ -30,7 +30,7 @@ HEAD_BYTES: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an append is ended.
+    """A point at which an append is ended.
 
     The message begins ``head_bytes`` before the end of a page. The page of its head, the next one, or that of the
     queue is read-only. ``messages`` are sent in one read, of which the last one is that message.
