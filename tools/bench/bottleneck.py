@@ -25,7 +25,7 @@ LIMITS: Final = (
     "cores, mostly other programs'",
     "waiting",
 )
-"""Limits of a load; figures hold the index."""
+"""What limits a load; figures hold the index."""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from storage.tests.planting.defect import Defect, change
 ROOM: Final = "gateway/broker/replication"
 IN_SYNC: Final = f"{ROOM}/in_sync.py"
 FOLLOWER: Final = f"{ROOM}/follower.py"
+TABLES: Final = f"{ROOM}/table_sync.py"
 GATE: Final = "gateway/broker/messages/answer_gate.py"
 SIMULATION: Final = (f"{ROOM}/tests/test_simulation.py",)
 
@@ -20,6 +21,10 @@ class Law(enum.StrEnum):
     PREFIX = "A slave's log is a prefix"
     CATCHES_UP = "A slave catches up"
     SAME_QUEUES = "A slave's queues are its master's"
+    OFFSETS = "A committed offset does not go back"
+    NAMES = "Topics and groups survive"
+    WAITING = "What waits still comes"
+    DELETED = "Deleted topics stay deleted"
 
 
 REPLICATION_DEFECTS: Final = Catalogue(
@@ -119,6 +124,123 @@ REPLICATION_DEFECTS: Final = Catalogue(
                 "storage/replica_log.py",
                 "            commit_log.queued_until = base + commit_log.file_bytes\n",
                 "            commit_log.queued_until = commit_log.max_offset\n",
+            ),
+            SIMULATION,
+        ),
+        Defect(
+            "offsets-of-consumers-are-not-copied",
+            Law.OFFSETS,
+            change(
+                TABLES,
+                "            self._parts.offsets.merge({key: part[key] for key in part.keys() - waiting})\n",
+                "            self._parts.offsets.merge({})\n",
+            ),
+            SIMULATION,
+        ),
+        Defect(
+            "journal-of-offsets-is-not-written",
+            Law.OFFSETS,
+            change(
+                "gateway/broker/consumers/consumer_offsets.py",
+                "            self._journal.record(key, queue_id, offset)\n",
+                "            self._journal.forget(key, queue_id)\n",
+            ),
+            SIMULATION,
+        ),
+        Defect(
+            "groups-are-not-copied",
+            Law.NAMES,
+            change(
+                TABLES,
+                "        deleted_groups = await self._sync_groups(connection)\n",
+                "        deleted_groups: list[str] = []\n",
+            ),
+            SIMULATION,
+        ),
+        Defect(
+            "topics-are-deleted-during-a-copy",
+            Law.NAMES,
+            change(
+                TABLES,
+                "        listing = await self._list_pages(connection, _TopicPages())\n",
+                "        listing = await self._list_pages(connection, _TopicPages())\n"
+                "        self._parts.topics.adopt({}, listing.version, is_whole=True)\n"
+                "        await trio.sleep(0.5)\n",
+            ),
+            SIMULATION,
+        ),
+        Defect(
+            "progress-is-applied-before-its-log-is-copied",
+            Law.WAITING,
+            change(
+                TABLES,
+                "        while self._waiting and self._waiting[0][0] <= log_end:\n",
+                "        while self._waiting:\n",
+            ),
+            SIMULATION,
+        ),
+        Defect(
+            "progress-of-messages-that-were-cut-is-kept",
+            Law.WAITING,
+            change(
+                "gateway/broker/assembly/build.py",
+                "        tables.offsets.restart_groups({REVIVE_GROUP: -1, TRANS_GROUP: 0})\n",
+                "",
+            )
+            + change(
+                TABLES,
+                "            self._parts.offsets.adopt_progress(own_progress)\n",
+                "            self._parts.offsets.merge(own_progress)\n",
+            ),
+            SIMULATION,
+        ),
+        Defect(
+            "timers-that-the-master-had-read-count-as-delivered",
+            Law.WAITING,
+            change(
+                "gateway/broker/delayed/timer_takeover.py",
+                "        if queue_offset < self._state.queue_offset and slot_ms < read_ms:\n",
+                "        if queue_offset < self._state.queue_offset:\n",
+            ),
+            SIMULATION,
+        ),
+        Defect(
+            "delays-begin-at-the-end-of-the-queue-after-a-take-over",
+            Law.WAITING,
+            change(
+                "gateway/broker/delayed/delay_service.py",
+                "            right = min(max(offset, low), high)\n",
+                "            right = high if self._takes_over else min(max(offset, low), high)\n",
+            ),
+            SIMULATION,
+        ),
+        Defect(
+            "outstanding-pops-are-forgotten-at-a-start",
+            Law.WAITING,
+            change(
+                "gateway/broker/pop/reviver.py",
+                "        return ReviveQueue(min(max(done + 1, 0), end), min(max(0, saved), end))\n",
+                "        return ReviveQueue(max(done, end), min(max(0, saved), end))\n",
+            ),
+            SIMULATION,
+        ),
+        Defect(
+            "half-messages-before-a-start-are-not-asked-about",
+            Law.WAITING,
+            change(
+                "gateway/broker/transactions/transaction_checks.py",
+                "        offset = self._offsets.query_offset(TRANS_GROUP, topic, queue_id)\n",
+                "        offset = self._store.max_offset(topic, queue_id)\n",
+            ),
+            SIMULATION,
+        ),
+        Defect(
+            "deletions-are-not-repeated-at-the-slave",
+            Law.DELETED,
+            change(
+                TABLES,
+                "        if not added:\n            return\n",
+                "        if not added or added:\n            return\n",
             ),
             SIMULATION,
         ),

@@ -25,7 +25,7 @@ def run_quietly(seed: int, *, trace: bool = False) -> Outcome | str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Run stories of a master, its slave and their clients.")
+    parser = argparse.ArgumentParser(description="Run stories of a master, its slaves and their clients.")
     parser.add_argument("--seeds", type=int, default=1000, help="number of seeds")
     parser.add_argument("--first", type=int, default=0, help="first seed")
     parser.add_argument("--seed", type=int, help="run this seed only")
@@ -37,7 +37,16 @@ def main() -> int:
         if arguments.seed is not None
         else list(range(arguments.first, arguments.first + arguments.seeds))
     )
-    began_s, failed, cuts, sends = time.monotonic(), [], 0, 0
+    began_s, failed, cuts, sends, changes, waiting, twice, redeliveries = (
+        time.monotonic(),
+        [],
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+    )
     with ProcessPoolExecutor(1 if arguments.trace else arguments.jobs) as pool:
         run = partial(run_quietly, trace=arguments.trace)
         for seed, outcome in zip(seeds, pool.map(run, seeds, chunksize=8), strict=True):
@@ -47,8 +56,14 @@ def main() -> int:
             else:
                 cuts += outcome.cuts
                 sends += sum(outcome.statuses.values())
+                changes += outcome.changes
+                waiting += outcome.waiting
+                twice += outcome.twice
+                redeliveries += outcome.redeliveries
     print(
         f"{len(seeds)} seeds in {time.monotonic() - began_s:.0f} s: {sends} answers to sends, {cuts} logs cut, "
+        f"{changes} ends or changes of masters, {waiting} messages waited, {twice} of them came twice, "
+        f"{redeliveries} popped messages came again after their ack, "
         f"{len(failed)} seeds failed {failed[:20] or ''}".rstrip()
     )
     return int(bool(failed))

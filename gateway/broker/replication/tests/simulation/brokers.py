@@ -1,51 +1,69 @@
-"""A broker of the simulation: the real parts that store, acknowledge and copy messages, without request processors."""
+"""A broker of the simulation: the whole `BrokerService` on files that can be crashed, with a network in memory."""
 
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from types import SimpleNamespace
-from typing import Any, Final, cast
+from functools import partial
+from typing import Any, Final
 
 import trio
 
-from codec.command import decode_frame, encode_response
-from codec.constants import ResponseCode
 from codec.message import iter_messages
-from gateway.broker.messages.answer_gate import LENGTH_BYTES, AnswerGate
-from gateway.broker.messages.group_commit import GroupCommit
+from gateway.broker.assembly.build import BrokerBuilder
+from gateway.broker.assembly.role_control import RoleLinks
+from gateway.broker.assembly.saved_role import FILE_NAME, SavedRole, with_role
+from gateway.broker.assembly.service import BrokerService
+from gateway.broker.broker import Broker
 from gateway.broker.replication.follower import Follower
-from gateway.broker.replication.ha_server import HaServer
-from gateway.broker.replication.in_sync import InSyncRule
-from gateway.broker.replication.master_lookup import Master, MasterLookup
+from gateway.broker.replication.parts import PeerLinks
 from gateway.broker.replication.tests.simulation.history import History
 from gateway.broker.replication.tests.simulation.network import Network, SimTransport
-from gateway.config.replication import ReplicationSettings, Role
+from gateway.config.process import BrokerConfig
+from gateway.config.replication import SLAVE, Role
+from gateway.tests.configs import broker_config
 from remoting.connection import Connection
-from remoting.errors import RequestError
-from remoting.requests.replication import OpenReplication
-from storage.append import NewMessage
-from storage.config import StoreConfig
+from remoting.declare import Request
+from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
+from remoting.frame_connection import FrameConnection
+from remoting.limits import ConnectionLimits
+from remoting.local_connection import LocalConnection
+from remoting.server import ServerLimits
 from storage.crash_files import CrashFiles, ProcessKilled
-from storage.cut import cut_store
-from storage.errors import StoreError
 from storage.store import MessageStore
 
 HA_PORT: Final = 10912
 PORT: Final = 10911
-CONFIG: Final = StoreConfig(
-    root="/s",
-    commit_log_file_bytes=16_384,
-    consume_queue_file_entries=64,
-    index_slots=16,
-    index_entries=256,
-    max_message_bytes=6000,
-    reserve_commit_log_bytes=2000,
-    reserve_queue_bytes=200,
-    max_open_queue_files=8,
-)
-NOT_MASTER: Final = -1
-Reply = Callable[[int, int], None]
-"""Called with the code of an answer and the queue offset in it."""
+DIAL_TIMEOUT_S: Final = 5.0
+REQUEST_TIMEOUT_S: Final = 60.0
+LIMITS: Final = ConnectionLimits()
+SETTINGS: Final[dict[str, Any]] = {
+    "broker_name": "broker",
+    "broker_cluster_name": "cluster",
+    "store_path_root_dir": "/s",
+    "mapped_file_size_commit_log_bytes": 16_384,
+    "mapped_file_size_consume_queue_bytes": 64 * 20,
+    "mapped_file_size_timer_log_bytes": 4096,
+    "max_hash_slots": 16,
+    "max_index_entries": 256,
+    "max_message_size_bytes": 6000,
+    "offset_journal_bytes": 1 << 14,
+    "message_delay_level": "1s 3s 8s",
+    "timer_roll_window_slots": 2000,
+    "timer_max_delay_s": 1900,
+    "transaction_check_interval_ms": 3000,
+    "transaction_timeout_ms": 2000,
+    "transaction_check_max": 1000,
+    "transaction_op_batch_interval_ms": 500,
+    "revive_queue_num": 2,
+    "clean_resource_interval_ms": 1000,
+    "delete_files_max": 1,
+    "flush_interval_consume_queue_ms": 3000,
+    "timer_flush_interval_ms": 2000,
+    "slave_read_enable": True,
+    "auto_create_topic_enable": False,
+}
+Answer = Callable[[Any], None]
+"""Called with the reply to a request, or with the exception that it ended with."""
 
 
 class SimClock:
@@ -61,67 +79,131 @@ class SimClock:
         return trio.current_time()
 
 
-class SimConnection:
-    """The connection of one send: hands the answer to its client."""
+class SimFiles(CrashFiles):
+    """Files on a disk of which a test says how full it is."""
 
-    def __init__(self, reply: Reply) -> None:
-        self.remote = ("client", 0)
-        self.outstanding_requests = 0
-        self._reply = reply
+    used_ratio = 0.0
 
-    def write(self, answer: bytes) -> None:
-        command = decode_frame(answer, LENGTH_BYTES, len(answer))
-        self._reply(command.code, int(command.ext.get("queueOffset", "-1")))
+    def disk_used_ratio(self, path: str) -> float:
+        return self.used_ratio
+
+
+class SimService(BrokerService):
+    """A service whose HA server gets its connections from the simulated network, and that can be killed."""
+
+    def __init__(self, host: "SimBroker", *arguments: Any, **keywords: Any) -> None:
+        self._host = host
+        super().__init__(*arguments, **keywords)
+
+    def start_tasks(self, nursery: trio.Nursery) -> None:
+        super().start_tasks(nursery)
+        self._keep_running(nursery, "replication", partial(self.broker.replication.server.run, []))
+
+    def _adopt(self, broker: Broker) -> None:
+        self._host.note_store(broker)
+        super()._adopt(broker)
+
+    def close(self) -> None:
+        """Close the store, unless the process was killed."""
+        if not self._host.is_killed:
+            super().close()
+
+    @property
+    def state(self) -> str:
+        """The state of the role, in words."""
+        return self._roles.status().state
+
+    @property
+    def is_serving(self) -> bool:
+        """False while the role changes, and for a fenced broker."""
+        return self._roles.status().is_serving
 
 
 class SimBroker:
-    """One broker, through all its processes. ``role`` is the one of the present process, or of the next."""
+    """One broker, through all its processes. ``role`` is the one of the present parts, or of the last."""
 
     def __init__(
         self,
         name: str,
-        role: Role,
+        slave_id: int,
         network: Network,
         randomness: random.Random,
-        settings: ReplicationSettings,
+        settings: dict[str, Any],
         *,
-        sync_flush: bool,
         history: History,
+        note_role: Callable[["SimBroker"], None],
         trace: Callable[[str], None],
     ) -> None:
         self.name = name
-        self.role = role
-        self.peer: SimBroker | None = None
+        self.slave_id = slave_id
+        self.role = self._configured_role = Role.SLAVE
         self.clock = SimClock()
-        self.files = CrashFiles()
+        self.files = SimFiles()
         self.disk_delay_s = 0.0
         self._is_disk_waited_for = False
         self.is_up = False
-        self.is_fenced = False  # takes no messages any more, before a planned change of roles
-        # A slave whose log was compared with that of its master's last process, and one that has had everything that
+        # A slave whose log was compared with that of its master's present parts, and one that has had everything that
         # was acknowledged since its last loss. Only a loss of power, or a new role, makes a slave incomplete.
         self.is_verified = False
-        self.is_complete = role is Role.SLAVE
-        self.started_s = 0.0
-        self.breaks_promises = False  # the next process may have less than was acknowledged
-        self.store: MessageStore | None = None
-        self.gate: AnswerGate | None = None
-        self.follower: Follower | None = None
+        self.is_complete = True
+        self.parts_since_s = 0.0
+        self.breaks_promises = False  # the next store that is opened may have less than was acknowledged
+        self.expired_end = 0  # the end of what retention has deleted here
+        self.sync_times: list[float] = []  # of the last two copies of all tables
+        self.seen_offsets: dict[tuple[str, int], int] = {}
+        self.seen_names: set[str] = set()
+        self.service: SimService | None = None
         self.cuts = 0
+        self.master: SimBroker | None = None
         self._network = network
         self._randomness = randomness
         self._settings = settings
-        self._sync_flush = sync_flush
         self._history = history
+        self._note_role = note_role
         self._trace = trace
         self._nursery: trio.Nursery | None = None
         self._power_lost: bool | None = None
         self._ended = trio.Event()
+        self._connections: dict[str, LocalConnection] = {}
+
+    @property
+    def store(self) -> MessageStore | None:
+        """The open store; None while there is none."""
+        service = self.service
+        return service.broker.store if service is not None and service.is_open else None
+
+    @property
+    def open_store(self) -> MessageStore:
+        assert self.store is not None
+        return self.store
+
+    @property
+    def broker(self) -> Broker:
+        assert self.service is not None
+        return self.service.broker
+
+    @property
+    def is_serving(self) -> bool:
+        return self.is_up and self.service is not None and self.service.is_serving
+
+    @property
+    def is_fenced(self) -> bool:
+        """True while the process waits for the operator to say which role it has."""
+        return self.is_up and self.service is not None and self.service.state == "fenced"
+
+    @property
+    def log_end(self) -> int:
+        return -1 if self.store is None else self.store.max_physical_offset
+
+    @property
+    def follower(self) -> Follower | None:
+        slave = None if self.service is None else self.broker.replication.slave
+        return None if slave is None else slave.follower
 
     @property
     def has_held_answers(self) -> bool:
         """True while answers wait for the disk or the slave."""
-        return self.gate is not None and self.gate.held_count > 0
+        return self.store is not None and self.broker.answer_gate.held_count > 0
 
     @property
     def is_flushing(self) -> bool:
@@ -134,145 +216,171 @@ class SimBroker:
         )
 
     @property
-    def open_store(self) -> MessageStore:
-        assert self.store is not None
-        return self.store
+    def is_killed(self) -> bool:
+        """True once the process runs no more, although its tasks may still be unwound."""
+        return self._power_lost is not None or self.files.operations_left == 0
 
     # -- processes --
 
-    async def run_process(self, role: Role) -> None:
-        """Run one process of the broker until it is stopped, killed or loses power."""
-        self.is_complete = self.is_complete and role is Role.SLAVE and self.role is Role.SLAVE
-        self.role, self.is_fenced, self._power_lost = role, False, None
+    async def run_process(self, role: Role | None) -> None:
+        """Run one process until it is stopped, killed or loses power; None is the role that it had last."""
+        self._power_lost = None
         self._ended = trio.Event()
         try:
-            while await self._run_parts():
-                pass
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                self.service = self._open(role)
+                nursery.start_soon(self._watch_tables)
+                nursery.start_soon(self._write_back)
+                self._listen(nursery)
+                self.is_up = True
+                await self.service.run([])
+                nursery.cancel_scope.cancel()
+        except* ProcessKilled:
+            self._power_lost = bool(self._power_lost)
         finally:
             self.is_up = self.is_verified = False
             self._network.stop_listening(self.name)
-            self._ended.set()
+            self._connections.clear()
+        if self.is_killed:
+            self._crash()
+        else:
+            self._network.end_connections(self.name, silently=False)
+        self.service = None
+        self._ended.set()
 
-    async def _run_parts(self) -> bool:
-        """Build the parts and run them; return True if they are to be built anew, after a cut of the log."""
-        cut_at = None
-        try:
-            self.store = MessageStore.open(CONFIG, self.files, self.clock)
-            if self.breaks_promises:
-                self.breaks_promises = False
-                self._history.break_promises_after(self.store.max_physical_offset)
-            self._trace(
-                f"{self.name} opens as {self.role.value}, log ends at {self.store.max_physical_offset}"
-            )
-            async with trio.open_nursery() as nursery:
-                self._nursery = nursery
-                self.started_s = trio.current_time()
-                self._start_parts(nursery)
-                self.is_up = True
-                if self.role is Role.MASTER and self.peer is not None:
-                    self.peer.is_verified = False
-                if self.follower is not None:
-                    await self.follower.diverged.wait()
-                    cut_at = self.follower.cut_at
-                    nursery.cancel_scope.cancel()
-        except* ProcessKilled:
-            self._power_lost = False
-        self.is_up = False
-        if self._power_lost is not None:
-            self._crash()
-            return False
-        self._network.end_connections(self.name, silently=False)
-        try:
-            self.store.close()
-            if cut_at is not None:
-                self._trace(f"{self.name} cuts its log at {cut_at}")
-                self.cuts += 1
-                cut_store(CONFIG, self.files, cut_at)
-        except ProcessKilled:
-            self._power_lost = False
-            self._crash()
-            return False
-        return cut_at is not None
+    def _open(self, role: Role | None) -> SimService:
+        configured = broker_config(
+            **SETTINGS,
+            broker_ip=f"10.0.0.{self.slave_id}",
+            listen_port=PORT,
+            **self._settings,
+            namesrv_addr="",
+        )
+        self._configured_role = role or self._configured_role
+        if self._configured_role is Role.SLAVE:
+            configured = with_role(configured, SLAVE, self.slave_id)
+        builder = BrokerBuilder(
+            False, self.clock, self._run_blocking, lambda: PORT, self.files,
+            links=PeerLinks(self._open_transport, self._dial),
+        )  # fmt: skip
+        config_path = builder.store_config(configured).config_path
+        if role is not None:
+            # The operator edits the configuration file, which then decides.
+            self.files.small.pop(f"{config_path}/{FILE_NAME}", None)
+        saved_role = SavedRole(self.files, config_path, configured)
+        config: BrokerConfig = saved_role.apply(configured)
+        broker = builder.build(config)
+        self.note_store(broker)
+        service = SimService(
+            self, broker, LIMITS, ServerLimits(), self._run_blocking, builder=builder,
+            role_links=RoleLinks(self._dial, saved_role=saved_role),
+        )  # fmt: skip
+        service.add_user(self)
+        self.follow(broker, service)
+        return service
+
+    def _listen(self, nursery: trio.Nursery) -> None:
+        def serve_slave(transport: SimTransport) -> None:
+            nursery.start_soon(self.broker.replication.server.serve, transport)
+
+        assert self.service is not None
+        server = self.service.server
+        self._network.listen((self.name, HA_PORT), serve_slave)
+        self._network.listen(
+            (self.name, PORT), lambda transport: nursery.start_soon(server.serve_transport, transport)
+        )
+
+    def note_store(self, broker: Broker) -> None:
+        """Note that a store was opened, before any request is served from it."""
+        end = broker.store.max_physical_offset
+        if self.breaks_promises:
+            self.breaks_promises = False
+            self._history.break_promises_after(end)
+        self._trace(f"{self.name} opens as {broker.config.role.value}, log ends at {end}")
+
+    def follow(self, broker: Broker, service: SimService | None = None) -> None:
+        """Take over new parts of the service."""
+        if service is not None:
+            self.service = service
+        elif broker.config.role is Role.SLAVE and self.role is Role.SLAVE:
+            self.cuts += 1
+            self.seen_offsets.clear()  # they may be of messages that were cut
+        role = broker.config.role
+        self.is_complete = self.is_complete and role is Role.SLAVE and self.role is Role.SLAVE
+        self.role = role
+        self.parts_since_s = trio.current_time()
+        self.is_verified = False
+        self._note_role(self)
+
+    async def leave(self) -> None:
+        """Nobody is sent here: clients ask for the role."""
+
+    def follow_master(self, master: "SimBroker") -> None:
+        """Learn from the namesrv who the master is."""
+        if self.service is not None and master is not self and self.role is Role.SLAVE:
+            self.master = master
+            addresses = f"{master.name}:{HA_PORT}", f"{master.name}:{PORT}"
+            self.broker.replication.note_master(*addresses)
 
     def _crash(self) -> None:
         lose_power = bool(self._power_lost)
         self.is_complete = self.is_complete and not lose_power
+        # A slave saves what it copies within seconds, a master what it answers at once.
+        if lose_power or self.role is Role.SLAVE:
+            self.forget_tables()
         self._network.end_connections(self.name, silently=lose_power and self._randomness.random() < 0.7)
-        self.files = self.files.crash(self._randomness, lose_unflushed=lose_power)
-        self.store = None
+        files = self.files.crash(self._randomness, lose_unflushed=lose_power)
+        files.used_ratio = self.files.used_ratio
+        self.files = files
 
-    def _start_parts(self, nursery: trio.Nursery) -> None:
-        store, settings = self.open_store, self._settings
-        commit = GroupCommit(
-            store, synchronous=self._sync_flush, interval_ms=500, run_blocking=self._run_blocking
-        )
-        rule = None
-        if self.role is Role.MASTER and settings.is_sync_master:
-            rule = InSyncRule(settings, lambda: store.max_physical_offset)
-        self.gate = gate = AnswerGate(store, commit, flush_timeout_ms=5000, replication=rule)
-        if rule is not None:
-            rule.add_listener(gate.note_replicated)
-        self.server = server = HaServer(
-            self.name,
-            store,
-            settings,
-            rule,
-            has_waiting_answers=lambda: gate.held_count > 0,
-            refusal=f"{self.name} is a slave itself" if self.role is Role.SLAVE else None,
-        )
-        nursery.start_soon(commit.run)
-        nursery.start_soon(gate.watch_deadlines)
-        nursery.start_soon(server.run, [])
-        nursery.start_soon(self._keep_checkpoint)
-        self._network.listen(
-            (self.name, HA_PORT), lambda transport: nursery.start_soon(server.serve, transport)
-        )
-        self.follower = self._start_follower(nursery) if self.role is Role.SLAVE else None
+    def forget_tables(self) -> None:
+        """Expect nothing of the tables any more: a crash may have taken the last seconds of them."""
+        self.sync_times.clear()
+        self.seen_offsets.clear()
+        self.seen_names.clear()
 
-    def _start_follower(self, nursery: trio.Nursery) -> Follower:
-        assert self.peer is not None
-        lookup = MasterLookup()
-        lookup.set_master(Master((self.peer.name, HA_PORT), (self.peer.name, PORT)))
-        follower = Follower(self.open_store, lookup, self._open_transport, self._dial, lambda queues: None)
-        nursery.start_soon(follower.run)
-        nursery.start_soon(self._note_verification, follower)
-        return follower
+    def wipe(self) -> None:
+        """Begin anew with an empty disk, as the operator does with a slave that cannot follow."""
+        self.files = SimFiles()
+        self.is_complete = False
+        self.forget_tables()
 
-    async def _note_verification(self, follower: Follower) -> None:
-        assert self.peer is not None
+    async def _watch_tables(self) -> None:
+        """Note what a slave has copied: its log, and when it copied the tables."""
         while True:
-            connected_s = follower.connected_since
-            if follower.is_copying and connected_s is not None and connected_s > self.peer.started_s:
+            await trio.sleep(0.2)
+            slave, master = self.broker.replication.slave, self.master
+            if slave is None or master is None or self.store is None:
+                continue
+            connected_s, synced_s = slave.follower.connected_since, slave.table_sync.synced_at
+            if slave.follower.is_copying and connected_s is not None and connected_s > master.parts_since_s:
                 if not self.is_verified:
                     self._trace(f"{self.name} copies")
                 self.is_verified = True
-                if self.open_store.max_physical_offset >= self._history.promised_end:
+                if self.log_end >= self._history.promised_end:
                     self.is_complete = True
-            await trio.sleep(0.05)
+            if synced_s is not None and synced_s not in self.sync_times:
+                self.sync_times = [*self.sync_times[-1:], synced_s]
 
     async def _open_transport(self, host: str, port: int) -> SimTransport:
         return await self._network.connect(self.name, host, port)
 
     @asynccontextmanager
     async def _dial(self, host: str, port: int) -> AsyncIterator[Connection]:
-        """Ask the master's other port; the answer is made here."""
-        await self._network.reach(self.name, host)
-        peer = self.peer
-        if peer is None or not peer.is_up or peer.store is None:
-            raise ConnectionRefusedError("nobody listens")
-        store = peer.store
-
-        async def ask(request: object, sign: object = None) -> Any:
-            if isinstance(request, OpenReplication):
-                raise RequestError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "nothing is locked here")
-            await self._network.reach(host, self.name)
-            table = {
-                "commitLogMinOffset": str(store.min_physical_offset),
-                "commitLogMaxOffset": str(store.max_physical_offset),
-            }
-            return SimpleNamespace(data=SimpleNamespace(table=table))
-
-        yield cast(Connection, SimpleNamespace(ask=ask))
+        transport: SimTransport | None = None
+        with trio.move_on_after(DIAL_TIMEOUT_S):
+            transport = await self._network.connect(self.name, host, port)
+        if transport is None:
+            raise TimeoutError(f"no connection to {host}:{port}")
+        async with trio.open_nursery() as nursery:
+            connection = FrameConnection(transport, {}, nursery, LIMITS)
+            nursery.start_soon(connection.run)
+            try:
+                yield connection
+            finally:
+                connection.close("done")
+                nursery.cancel_scope.cancel()
 
     async def _run_blocking(self, work: Callable[[], Any]) -> Any:
         """Run what a thread would run; a slow disk takes its time before and after."""
@@ -287,85 +395,72 @@ class SimBroker:
         await trio.sleep(delay_s * (1 - part))
         return outcome
 
-    async def _keep_checkpoint(self) -> None:
+    async def _write_back(self) -> None:
+        """Let the kernel write some sectors now and then."""
         while True:
-            await trio.sleep(self._randomness.uniform(1, 6))
-            await self._run_blocking(self.open_store.write_checkpoint)
-            self.open_store.build_index(50)
-            if self._randomness.random() < 0.5:
-                self.files.write_back(self._randomness)
+            await trio.sleep(self._randomness.uniform(1, 8))
+            self.files.write_back(self._randomness)
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         """End the process cleanly."""
-        if self._nursery is not None:
-            self._nursery.cancel_scope.cancel()
+        if self.service is not None and self.is_up:
+            await self.service.stop()
+        await self._ended.wait()
 
     def kill(self, *, lose_power: bool) -> None:
         """End the process at once; with ``lose_power`` what was not flushed may be lost."""
         self._trace(f"{self.name} {'loses power' if lose_power else 'is killed'}")
         self._power_lost = lose_power
         self.is_up = False
-        self.stop()
+        assert self._nursery is not None
+        self._nursery.cancel_scope.cancel()
 
     async def wait_ended(self) -> None:
         await self._ended.wait()
 
     # -- requests --
 
-    def start_request(self, work: Callable[[], None]) -> bool:
-        """Run a request in the process; return False if there is none."""
-        if not self.is_up or self._nursery is None:
+    def start_request(
+        self, client: str, request: Request[Any], answer: Answer, on_request: Answer = lambda request: None
+    ) -> bool:
+        """Pass a request to the process; return False if there is none."""
+        if not self.is_up or self._nursery is None or self.service is None:
             return False
+        connection = self._connections.get(client)
+        if connection is None:
+            connection = self._connections[client] = LocalConnection(
+                self.service.handlers, (client, 1), (self.name, PORT), self._nursery, LIMITS,
+                on_batch=self.service.end_batch, on_request=on_request,
+            )  # fmt: skip
+            self.service.handle_open(connection)
 
         async def run() -> None:
-            if self.is_up:
-                work()
+            # Here, so that a killed process takes the request with it.
+            try:
+                outcome = await connection.call(request, timeout_s=REQUEST_TIMEOUT_S)
+            except (RequestError, RemotingTimeout, RemotingClosed) as error:
+                outcome = error
+            if not self.is_killed:
+                answer(outcome)
 
         self._nursery.start_soon(run)
         return True
-
-    def send(self, topic: str, queue_id: int, body: bytes, reply: Reply) -> None:
-        """Store a message as the handler of sends does."""
-        if self.role is not Role.MASTER or self.is_fenced:
-            reply(NOT_MASTER, -1)
-            return
-        gate = self.gate
-        assert gate is not None
-        try:
-            gate.check_append()
-            offset, start, size, _ = self.open_store.append(
-                NewMessage(topic, queue_id, body, b"TAGS\x01t\x02")
-            )
-        except (StoreError, RequestError):
-            reply(NOT_MASTER, -1)
-            return
-        connection = SimConnection(reply)
-        answer: bytes | None = encode_response(1, 0, {"queueOffset": str(offset)})
-        if gate.must_wait:
-            answer = gate.hold(cast(Connection, connection), answer, start + size)
-        if answer is not None:
-            connection.write(answer)
-        self.server.wake()
-
-    def end_of(self, queue: tuple[str, int], offset: int) -> int:
-        """Return the physical offset one past a message, for the judgement; 0 without one."""
-        if self.store is None or offset < 0:
-            return 0
-        start = self.store.physical_offset_at(*queue, offset)
-        message = self.store.message_at(start)
-        return 0 if message is None else start + len(message)
 
     def read(self, topic: str, queue_id: int, offset: int) -> list[tuple[int, bytes]]:
         """Return messages of a queue from an offset on, with their offsets.
 
         None at a slave that has not yet compared its log with the master's: it may have to be cut.
         """
-        if self.role is Role.SLAVE and not self.is_verified:
+        if self.store is None or (self.role is Role.SLAVE and not self.is_verified):
             return []
-        return read_queue(self.open_store, topic, queue_id, offset)
+        return read_queue(self.store, topic, queue_id, offset)
+
+    def committed(self, group: str, topic: str, queue_id: int) -> int:
+        """Return a consumer offset, -1 without one."""
+        return self.broker.offsets.query_offset(group, topic, queue_id)
 
 
 def read_queue(store: MessageStore, topic: str, queue_id: int, offset: int) -> list[tuple[int, bytes]]:
     """Return messages of a queue from an offset on, with their offsets."""
-    chunks = store.read(topic, queue_id, offset, 32).chunks
+    chunks = store.read(topic, queue_id, max(offset, store.min_offset(topic, queue_id)), 32).chunks
     return [(message.queue_offset, bytes(message.body)) for message in iter_messages(b"".join(chunks))]

@@ -1,72 +1,109 @@
-"""The operator of a simulated pair, and the faults that come over it."""
+"""The operator of a simulated group of brokers, and the faults that come over it."""
 
 import random
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import trio
 
-from gateway.broker.replication.tests.simulation.brokers import SimBroker
+from gateway.broker.replication.tests.simulation.brokers import PORT, SimBroker
+from gateway.broker.replication.tests.simulation.history import History, LawBroken
 from gateway.broker.replication.tests.simulation.network import Network
 from gateway.config.replication import Role
+from remoting.requests.roles import ChangeBrokerRole, HandOverBroker
 
-MAX_OUTAGE_S: Final = 12.0
-CLOCK_JUMPS_MS: Final = (-3_600_000, -4000, -50, 50, 4000, 3_600_000)
+MAX_OUTAGE_S: Final = 7.0
+MAX_CUT_S: Final = 14.0
+CLOCK_JUMPS_MS: Final = (-600_000, -4000, -50, 50, 4000, 600_000)
+CHANGE_TIMEOUT_S: Final = 120.0
+POWER_CUT_TABLES_S: Final = 30.0
+"""Time before a power cut from which on tables need not be on the disk."""
+NOTHING_EVER_S: Final = -1.0
 
 
 class Operator:
     """Starts the brokers, lets faults happen, and does what an operator does about them.
 
-    It keeps the promise of the mode: only a slave that has everything acknowledged takes over, and the power of one
-    broker is cut only while the other one has everything acknowledged.
+    It keeps the promise of the mode. The slave with the longest log takes over, if so many slaves are up and whole that
+    one of them has whatever was acknowledged. The power of a master is cut only then, or if everything acknowledged is
+    on its disk.
     """
 
     def __init__(
         self,
-        brokers: tuple[SimBroker, SimBroker],
         network: Network,
+        history: History,
         randomness: random.Random,
         clients: list[str],
         *,
-        sync_master: bool,
+        broker_role: str,
+        needed_slaves: int,
         sync_flush: bool,
+        fills_disks: bool,
+        moves_clocks: bool,
         trace: Callable[[str], None],
     ) -> None:
-        self.master_broker, self.slave_broker = brokers
-        self.is_settled = False
-        self._brokers = brokers
+        self.brokers: list[SimBroker] = []
         self._network = network
+        self._history = history
         self._randomness = randomness
         self._clients = clients
-        self._sync_master = sync_master
+        self._broker_role = broker_role
+        self._sync_master = broker_role == "SYNC_MASTER"
+        self._needed_slaves = needed_slaves
         self._sync_flush = sync_flush
+        self._fills_disks = fills_disks
+        self._moves_clocks = moves_clocks
         self._trace = trace
         self._nursery: trio.Nursery | None = None
 
     # -- the route --
 
+    def note_role(self, broker: SimBroker) -> None:
+        """Take a broker into the route, as the namesrv does with its registration."""
+        if broker.role is Role.MASTER:
+            self._set_master(broker)
+        else:
+            broker.follow_master(self.master())
+
+    def _set_master(self, broker: SimBroker) -> None:
+        self._history.changes += 1
+        self.brokers.remove(broker)
+        self.brokers.insert(0, broker)
+        for other in self.brokers[1:]:
+            other.is_verified = False
+            other.follow_master(broker)
+
     def master(self) -> SimBroker:
-        return self.master_broker
+        return self.brokers[0]
+
+    @property
+    def slaves(self) -> list[SimBroker]:
+        return self.brokers[1:]
 
     def any_broker(self) -> SimBroker:
-        return self._randomness.choice(self._brokers)
+        return self._randomness.choice(self.brokers)
 
     # -- starting --
 
     def start(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
-        self._start_process(self.master_broker, Role.MASTER)
-        self._start_process(self.slave_broker, Role.SLAVE)
+        self._start_process(self.master(), Role.MASTER)
+        for slave in self.slaves:
+            self._start_process(slave, Role.SLAVE)
 
-    def _start_process(self, broker: SimBroker, role: Role) -> None:
+    def _start_process(self, broker: SimBroker, role: Role | None) -> None:
         assert self._nursery is not None
         self._nursery.start_soon(broker.run_process, role)
 
-    @property
-    def slave_is_complete(self) -> bool:
-        """True if the slave runs and, as the mode promises, has everything that was acknowledged."""
-        slave = self.slave_broker
-        return slave.is_up and slave.is_verified and slave.is_complete
+    def find_heir(self) -> SimBroker | None:
+        """Return the slave that may take over: it has, as the mode promises, everything that was acknowledged."""
+        whole = [
+            slave for slave in self.slaves if slave.is_serving and slave.is_verified and slave.is_complete
+        ]
+        if len(whole) < len(self.slaves) - self._needed_slaves + 1:
+            return None
+        return max(whole, key=lambda slave: slave.log_end)
 
     # -- faults --
 
@@ -77,19 +114,36 @@ class Operator:
             self._reset_replication: 4,
             self._cut_client: 2,
             self._slow_disk: 3,
-            self._move_clock: 2,
+            self._move_clock: 4 if self._moves_clocks else 0,
+            self._fill_disk: 3 if self._fills_disks else 0,
             self._end_slave: 4,
             self._end_master: 4,
             self._switch_over: 2,
         }
         async with trio.open_nursery() as nursery:
             while trio.current_time() < until_s:
-                await trio.sleep(self._randomness.uniform(0.2, 4))
+                await trio.sleep(self._randomness.uniform(0.1, 2.4))
                 fault = self._randomness.choices(list(faults), list(faults.values()))[0]
                 if fault in (self._end_slave, self._end_master, self._switch_over):
                     await fault()
                 else:
                     nursery.start_soon(fault)
+
+    async def replace_unable(self) -> None:
+        """Begin anew with each slave that lacks what its master has deleted: no other way leads on."""
+        while True:
+            await trio.sleep(1)
+            master = self.master().store
+            for slave in self.slaves:
+                if not slave.is_serving or slave.store is None or master is None or slave.follower is None:
+                    continue
+                unable = slave.follower.state == "cannot follow the master"
+                if unable and slave.log_end < master.min_physical_offset:
+                    self._trace(f"{slave.name} lacks what its master has deleted, and begins anew")
+                    slave.kill(lose_power=False)
+                    await slave.wait_ended()
+                    slave.wipe()
+                    self._start_process(slave, Role.SLAVE)
 
     async def _wait_for(self, is_busy: Callable[[], bool]) -> None:
         """Wait, sometimes, for a moment at which a fault does more harm."""
@@ -97,22 +151,28 @@ class Operator:
         if self._randomness.random() < 0.7:
             with trio.move_on_after(2):
                 while not is_busy():
-                    await trio.sleep(0.001)
+                    await trio.sleep(0.005)
                 await trio.sleep(self._randomness.random() * self._randomness.choice([0, 0.005, 0.05]))
 
+    def _names(self) -> tuple[str, str]:
+        """Return the master's name, and that of a slave or, sometimes, of two slaves."""
+        if len(self.slaves) > 1 and self._randomness.random() < 0.2:
+            return self.slaves[0].name, self.slaves[1].name
+        return self.master().name, self._randomness.choice(self.slaves).name
+
     async def _cut_replication(self) -> None:
-        names = [broker.name for broker in self._brokers]
-        self._trace("the link between the brokers is cut")
-        self._network.cut(names[0], names[1])
-        await trio.sleep(self._randomness.uniform(0.1, 25))
-        self._network.heal(names[0], names[1])
-        self._trace("the link between the brokers heals")
+        names = self._names()
+        self._trace(f"the link between {names[0]} and {names[1]} is cut")
+        self._network.cut(*names)
+        await trio.sleep(self._randomness.uniform(0.1, MAX_CUT_S))
+        self._network.heal(*names)
+        self._trace(f"the link between {names[0]} and {names[1]} heals")
 
     async def _reset_replication(self) -> None:
-        names = [broker.name for broker in self._brokers]
-        await self._wait_for(lambda: self._network.is_carrying(names[0], names[1]))
-        self._trace("the connection between the brokers is reset")
-        self._network.reset_connections(*(broker.name for broker in self._brokers))
+        names = self._names()
+        await self._wait_for(lambda: self._network.is_carrying(*names))
+        self._trace(f"the connections between {names[0]} and {names[1]} are reset")
+        self._network.reset_connections(*names)
 
     async def _cut_client(self) -> None:
         client, broker = self._randomness.choice(self._clients), self.any_broker().name
@@ -127,6 +187,14 @@ class Operator:
         await trio.sleep(self._randomness.uniform(0.5, 10))
         broker.disk_delay_s = 0.0
 
+    async def _fill_disk(self) -> None:
+        """Let old files expire, as they do when a disk is nearly full."""
+        broker = self.any_broker()
+        self._trace(f"the disk of {broker.name} is nearly full")
+        broker.files.used_ratio = 0.88
+        await trio.sleep(self._randomness.uniform(0.5, 2))
+        broker.files.used_ratio = 0.0
+
     async def _move_clock(self) -> None:
         await trio.lowlevel.checkpoint()
         broker, jump_ms = self.any_broker(), self._randomness.choice(CLOCK_JUMPS_MS)
@@ -136,20 +204,22 @@ class Operator:
     async def _end(self, broker: SimBroker, *, lose_power: bool) -> None:
         """End a process: at once, or in the middle of its next file operations."""
         if not lose_power and self._randomness.random() < 0.3:
-            broker.files.operations_left = self._randomness.randrange(6)
+            files = broker.files
+            files.operations_left = self._randomness.randrange(6)
             with trio.move_on_after(2):
                 await broker.wait_ended()
                 self._trace(f"{broker.name} died in the middle of its work")
                 return
-            broker.files.operations_left = None
-        broker.kill(lose_power=lose_power)
+            files.operations_left = None
+        if broker.is_up:
+            broker.kill(lose_power=lose_power)
         await broker.wait_ended()
 
     async def _end_slave(self) -> None:
-        slave = self.slave_broker
+        slave = self._randomness.choice(self.slaves)
         if not slave.is_up:
             return
-        await self._end(slave, lose_power=self._randomness.random() < 0.5 and self.master_broker.is_up)
+        await self._end(slave, lose_power=self._randomness.random() < 0.5 and self.master().is_up)
         await self._restart_later(slave, Role.SLAVE)
 
     async def _restart_later(self, broker: SimBroker, role: Role) -> None:
@@ -158,82 +228,164 @@ class Operator:
         await trio.sleep(0.01)
 
     async def _end_master(self) -> None:
-        master = self.master_broker
+        master = self.master()
         if not master.is_up:
             return
-        names = [broker.name for broker in self._brokers]
+        slave = self._randomness.choice(self.slaves)
         moments: list[Callable[[], bool]] = [
             lambda: master.has_held_answers,
             lambda: master.is_flushing,
-            lambda: self._network.is_carrying(names[0], names[1]),
+            lambda: self._network.is_carrying(master.name, slave.name),
         ]
         await self._wait_for(self._randomness.choice(moments))
         if not master.is_up:
             return
-        complete = self.slave_is_complete
-        lose_power = self._randomness.random() < 0.5 and (complete or self._sync_flush)
+        heir = self.find_heir()
+        lose_power = self._randomness.random() < 0.5 and (heir is not None or self._sync_flush)
         await self._end(master, lose_power=lose_power)
-        # What the slave acknowledged in the last moments it has; what it had not, was not acknowledged.
+        self._history.changes += 1
         may_restart = not lose_power or self._sync_flush
-        may_promote = self._sync_master and complete and self.slave_is_complete
-        if not may_restart and not may_promote:
+        # What the slaves acknowledged in the last moments they have; what they had not, was not acknowledged.
+        heir = None if heir is None else self.find_heir()
+        if not may_restart and heir is None:
             # Without a promise: an asynchronous master on an asynchronous disk.
             assert not self._sync_master
         chance = 0.6 if self._sync_master else 0.3
         is_wanted = not may_restart or self._randomness.random() < chance
-        if (may_promote or (complete and not self._sync_master and may_restart)) and is_wanted:
-            await self._promote()
+        if heir is not None and is_wanted and (self._sync_master or may_restart):
+            await self._take_over(heir, master)
         else:
             master.breaks_promises = not may_restart
+            if lose_power:
+                self._history.break_tables_after(trio.current_time() - POWER_CUT_TABLES_S)
             await self._restart_later(master, Role.MASTER)
 
-    async def _promote(self) -> None:
-        """Let the slave take over; the former master comes back as its slave later."""
-        new, old = self.slave_broker, self.master_broker
+    async def _take_over(self, heir: SimBroker, former: SimBroker) -> None:
+        """Let a slave take over; the former master comes back as its slave later."""
         if self._randomness.random() < 0.5:
             await trio.sleep(self._randomness.random() * 3)
-        if not self.slave_is_complete and self._sync_master:
-            self._start_process(old, Role.MASTER)
+        if self.find_heir() is not heir and self._sync_master:
+            # The answer may be another now, because of a restart: the former master has everything in any case.
+            self._start_process(former, Role.MASTER)
             return
-        self._trace(f"{new.name} is promoted")
-        new.stop()
-        await new.wait_ended()
-        self.master_broker, self.slave_broker = new, old
-        new.breaks_promises = not self._sync_master
-        self._start_process(new, Role.MASTER)
-        await trio.sleep(0.01)
-        await self._restart_later(old, Role.SLAVE)
+        self._trace(f"{heir.name} takes over")
+        heir.breaks_promises = not self._sync_master
+        # What was answered before the copy of the tables began that ended last, came with it.
+        times = heir.sync_times
+        self._history.break_tables_after(times[0] if len(times) == 2 else NOTHING_EVER_S)
+        for broker in self.brokers:
+            broker.seen_names.clear()
+        if self._randomness.random() < 0.5:
+            await self._promote_in_place(heir)
+        else:
+            await heir.stop()
+            self._start_process(heir, Role.MASTER)
+            await trio.sleep(0.01)
+        self._history.changes += 1
+        await self._restart_later(former, Role.SLAVE)
+
+    async def _promote_in_place(self, broker: SimBroker) -> None:
+        """Have a broker become master without the end of its process; repeated until it is."""
+        request = ChangeBrokerRole(broker_role=self._broker_role, broker_id=0, force=True)
+        with trio.move_on_after(CHANGE_TIMEOUT_S):
+            while not (broker.is_serving and broker.role is Role.MASTER):
+                if broker.is_serving:
+                    await self._ask(broker, request)
+                await trio.sleep(0.1)
+            return
+        state = broker.service.state if broker.service is not None else "no process"
+        raise LawBroken(f"{broker.name} does not become master: {state}, {broker.is_up} {broker.role}")
+
+    async def _ask(self, broker: SimBroker, request: Any) -> None:
+        """Wait for the answer to a request about a role, or for the end of the process."""
+        is_over = trio.Event()
+        outcomes: list[Any] = []
+
+        def answer(outcome: Any) -> None:
+            outcomes.append(outcome)
+            is_over.set()
+
+        async def watch() -> None:
+            await broker.wait_ended()
+            is_over.set()
+
+        async with trio.open_nursery() as nursery:
+            if broker.start_request("operator", request, answer):
+                nursery.start_soon(watch)
+                await is_over.wait()
+            nursery.cancel_scope.cancel()
+        if outcomes and isinstance(outcomes[0], Exception):
+            self._trace(f"{broker.name} answers: {outcomes[0]}")
 
     async def _switch_over(self) -> None:
-        """Change the roles as planned: stop accepting, let the slave catch up, hand over."""
-        old, new = self.master_broker, self.slave_broker
-        if not (old.is_up and self.slave_is_complete):
+        """Have the master hand over to a slave; sometimes one of the two dies meanwhile."""
+        old, new = self.master(), self._randomness.choice(self.slaves)
+        if not (old.is_serving and new.is_serving and new.is_verified):
             return
-        old.is_fenced = True
-        with trio.move_on_after(5):
-            while old.is_up and new.is_up and new.store is not None and old.store is not None:
-                if new.is_verified and new.store.max_physical_offset == old.store.max_physical_offset:
-                    break
-                await trio.sleep(0.02)
-            else:
-                old.is_fenced = False
-                return
-            self._trace(f"{old.name} hands over to {new.name}")
-            for broker in (old, new):
-                broker.stop()
-                await broker.wait_ended()
-            self.master_broker, self.slave_broker = new, old
-            self._start_process(new, Role.MASTER)
-            self._start_process(old, Role.SLAVE)
+        self._trace(f"{old.name} is to hand over to {new.name}")
+        if self._randomness.random() < 0.3:
+            victim = self._randomness.choice([old, new])
+            victim.files.operations_left = self._randomness.randrange(40)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._keep_up, new)
+            await self._ask(old, HandOverBroker(slave_address=f"{new.name}:{PORT}", timeout_millis=5000))
+            nursery.cancel_scope.cancel()
+        for broker in (old, new):
+            broker.files.operations_left = None
+        await self._settle_roles(old, new)
+
+    async def _keep_up(self, broker: SimBroker) -> None:
+        """Start a broker again that dies; it has the role that is on its disk."""
+        while True:
+            await broker.wait_ended()
+            self._history.changes += 1
+            await trio.sleep(self._randomness.random() * 3)
+            self._start_process(broker, None)
             await trio.sleep(0.01)
-            return
-        old.is_fenced = False
+
+    async def _settle_roles(self, old: SimBroker, new: SimBroker) -> None:
+        """Start what died; then one of the two is the master, by what is on their disks."""
+        undecided_s = trio.current_time()
+        while True:
+            for broker in (old, new):
+                if not broker.is_up:
+                    self._history.changes += 1
+                    await broker.wait_ended()
+                    self._start_process(broker, None)
+                    await trio.sleep(0.01)
+                elif broker.is_fenced:
+                    # The other one was master and died, or was not reached: the operator has looked meanwhile.
+                    self._trace(f"{broker.name} is fenced")
+                    broker.kill(lose_power=False)
+                    await broker.wait_ended()
+                    self._start_process(broker, Role.SLAVE)
+                    await trio.sleep(0.01)
+            masters = [broker for broker in (old, new) if broker.is_serving and broker.role is Role.MASTER]
+            if len(masters) == 2:
+                raise LawBroken(f"{old.name} and {new.name} are masters after a hand-over")
+            if old.is_serving and new.is_serving:
+                if masters:
+                    if masters[0] is not self.master():
+                        self._set_master(masters[0])
+                    return
+                if trio.current_time() > undecided_s + 5:
+                    # It died when it had ordered the promotion, which was not carried out: nothing was stored since.
+                    await self._promote_in_place(old)
+                    return
+            if trio.current_time() > undecided_s + CHANGE_TIMEOUT_S:
+                raise LawBroken(f"neither {old.name} nor {new.name} serves as master after a hand-over")
+            await trio.sleep(0.1)
 
     async def settle(self) -> None:
-        """Heal everything and start what is down."""
-        for one in [broker.name for broker in self._brokers] + self._clients:
-            for other in [broker.name for broker in self._brokers]:
-                self._network.heal(one, other)
-        for broker in self._brokers:
-            broker.disk_delay_s = 0.0
+        """Heal everything."""
+        names = [broker.name for broker in self.brokers]
+        for name in names + self._clients:
+            for peer in names:
+                self._network.heal(name, peer)
+        latest_ms = max(0, *(broker.clock.offset_ms for broker in self.brokers))
+        for broker in self.brokers:
+            broker.disk_delay_s = broker.files.used_ratio = 0.0
             broker.files.operations_left = None
+            # Whatever waits is due then, by whichever clock its time was set.
+            broker.clock.offset_ms = latest_ms + 2 * max(CLOCK_JUMPS_MS)
+        await trio.lowlevel.checkpoint()
