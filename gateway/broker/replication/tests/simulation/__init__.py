@@ -18,8 +18,8 @@ Everything random comes from the seed, including trio's order of tasks, so that 
 - tables that a master answered are there; no name vanishes and no offset goes back; deleted topics stay deleted;
 - what waits comes: delayed and timer messages, halves of transactions, popped messages that nobody acked.
 
-Two simplifications: the timer wheel has 8,192 slots, because a file of 38 MB would take most of the time, and tables are
-copied every 3 s.
+Two simplifications: the timer wheel has 8,192 slots, because a file of 38 MB would take most of the time, and tables
+are copied every 3 s.
 
 The operator knows the promise of each mode and keeps to it: a slave is promoted only if it has all that was
 acknowledged, and the power of a master is cut only while there is such a slave. `python -m
