@@ -125,18 +125,20 @@ class SimBroker:
     def __init__(
         self,
         name: str,
-        slave_id: int,
+        number: int,
         network: Network,
         randomness: random.Random,
         settings: dict[str, Any],
         *,
         history: History,
         note_role: Callable[["SimBroker"], None],
+        choose_id: Callable[["SimBroker"], int],
         trace: Callable[[str], None],
     ) -> None:
         self.name = name
-        self.slave_id = slave_id
-        self.role = self._configured_role = Role.SLAVE
+        self.number = self.broker_id = number
+        self.role = Role.SLAVE
+        self._configured: BrokerConfig | None = None
         self.clock = SimClock()
         self.files = SimFiles()
         self.disk_delay_s = 0.0
@@ -160,10 +162,12 @@ class SimBroker:
         self._settings = settings
         self._history = history
         self._note_role = note_role
+        self._choose_id = choose_id
         self._trace = trace
         self._nursery: trio.Nursery | None = None
         self._power_lost: bool | None = None
         self._ended = trio.Event()
+        self._threads: set[trio.CancelScope] = set()
         self._connections: dict[str, LocalConnection] = {}
 
     @property
@@ -250,16 +254,9 @@ class SimBroker:
         self._ended.set()
 
     def _open(self, role: Role | None) -> SimService:
-        configured = broker_config(
-            **SETTINGS,
-            broker_ip=f"10.0.0.{self.slave_id}",
-            listen_port=PORT,
-            **self._settings,
-            namesrv_addr="",
-        )
-        self._configured_role = role or self._configured_role
-        if self._configured_role is Role.SLAVE:
-            configured = with_role(configured, SLAVE, self.slave_id)
+        if role is not None or self._configured is None:
+            self._configured = self._configure(role or Role.SLAVE)
+        configured = self._configured
         builder = BrokerBuilder(
             False, self.clock, self._run_blocking, lambda: PORT, self.files,
             links=PeerLinks(self._open_transport, self._dial),
@@ -279,6 +276,17 @@ class SimBroker:
         service.add_user(self)
         self.follow(broker, service)
         return service
+
+    def _configure(self, role: Role) -> BrokerConfig:
+        """Return what is in the configuration file. A slave gets an id that no other broker of the name has."""
+        config = broker_config(
+            **SETTINGS,
+            broker_ip=f"10.0.0.{self.number}",
+            listen_port=PORT,
+            **self._settings,
+            namesrv_addr="",
+        )
+        return with_role(config, SLAVE, self._choose_id(self)) if role is Role.SLAVE else config
 
     def _listen(self, nursery: trio.Nursery) -> None:
         def serve_slave(transport: SimTransport) -> None:
@@ -308,7 +316,7 @@ class SimBroker:
             self.seen_offsets.clear()  # they may be of messages that were cut
         role = broker.config.role
         self.is_complete = self.is_complete and role is Role.SLAVE and self.role is Role.SLAVE
-        self.role = role
+        self.role, self.broker_id = role, broker.config.broker_id
         self.parts_since_s = trio.current_time()
         self.is_verified = False
         self._note_role(self)
@@ -383,15 +391,24 @@ class SimBroker:
                 nursery.cancel_scope.cancel()
 
     async def _run_blocking(self, work: Callable[[], Any]) -> Any:
-        """Run what a thread would run; a slow disk takes its time before and after."""
+        """Run what a thread would run; a slow disk takes its time before and after.
+
+        As a thread, it ends with its process only, and not with the task that waits for it.
+        """
         delay_s = self.disk_delay_s or self._randomness.random() * self._randomness.choice([0.002, 0.04])
         part = self._randomness.random()
-        self._is_disk_waited_for = True
-        try:
-            await trio.sleep(delay_s * part)
-        finally:
-            self._is_disk_waited_for = False
-        outcome = work()
+        with trio.CancelScope(shield=True) as scope:
+            self._threads.add(scope)
+            self._is_disk_waited_for = True
+            try:
+                await trio.sleep(delay_s * part)
+            finally:
+                self._is_disk_waited_for = False
+                self._threads.discard(scope)
+            if self.is_killed:
+                raise ProcessKilled
+            outcome = work()
+        # Not cancelled by `kill` any more, and in vain if the process is.
         await trio.sleep(delay_s * (1 - part))
         return outcome
 
@@ -412,6 +429,8 @@ class SimBroker:
         self._trace(f"{self.name} {'loses power' if lose_power else 'is killed'}")
         self._power_lost = lose_power
         self.is_up = False
+        for thread in self._threads:
+            thread.cancel()
         assert self._nursery is not None
         self._nursery.cancel_scope.cancel()
 

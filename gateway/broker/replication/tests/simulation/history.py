@@ -42,6 +42,7 @@ class History:
         default_factory=dict
     )  # topics and groups, when their creation was answered
     deletions: dict[str, float] = field(default_factory=dict)  # topics deleted, when that was answered
+    is_group_lost: bool = False  # a master took over that may not have heard of a group
     half_deleted: set[str] = field(default_factory=set)
     """Topics that one broker may have deleted without another: the deletion was not answered in time."""
     first_numbers: dict[str, tuple[float, int]] = field(default_factory=dict)
@@ -95,6 +96,7 @@ class History:
         """Expect nothing of what was committed, created or deleted since: it may not have reached the next master."""
         for commits in self.commits.values():
             commits[:] = [commit for commit in commits if commit[0] < time_s]
+        self.is_group_lost |= any(name[0] == "@" and at >= time_s for name, at in self.names.items())
         self.names = {name: created_s for name, created_s in self.names.items() if created_s < time_s}
         for topic in [topic for topic, deleted_s in self.deletions.items() if deleted_s >= time_s]:
             del self.deletions[topic]

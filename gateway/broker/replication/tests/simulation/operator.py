@@ -66,6 +66,11 @@ class Operator:
         else:
             broker.follow_master(self.master())
 
+    def choose_id(self, broker: SimBroker) -> int:
+        """Return an id for a slave: a hand-over gives the former master that of the new one."""
+        taken = {peer.broker_id for peer in self.brokers if peer is not broker}
+        return min({1, 2, 3} - taken)
+
     def _set_master(self, broker: SimBroker) -> None:
         self._history.changes += 1
         self.brokers.remove(broker)

@@ -102,7 +102,7 @@ class Story:
         self.operator.brokers += [
             SimBroker(
                 name, 1 + number, self.network, self.randomness, settings, history=self.history,
-                note_role=self.operator.note_role, trace=self.trace,
+                note_role=self.operator.note_role, choose_id=self.operator.choose_id, trace=self.trace,
             )
             for number, name in enumerate(names)
         ]  # fmt: skip
@@ -190,8 +190,8 @@ class Story:
         if vanished := (broker.seen_names & expected) - present:
             raise LawBroken(f"{sorted(vanished)} vanished at {broker.name}")
         broker.seen_names = present & expected
-        # A master that lacks the group has a slave forget it.
-        may_go_back = f"@{GROUP}" not in self.history.names
+        # A new master that lacks the group has its slaves forget it.
+        may_go_back = self.history.is_group_lost
         for queue in QUEUES:
             offset, before = broker.committed(GROUP, *queue), broker.seen_offsets.get(queue, -1)
             end = broker.open_store.max_offset(*queue)
