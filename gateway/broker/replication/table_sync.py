@@ -311,7 +311,8 @@ class TableSync:
 
         def apply() -> None:
             self._parts.offsets.adopt_progress(own_progress)
-            self._parts.offsets.merge(popped_progress)
+            # Also where they are lower: the pops of a former master may have been cut.
+            self._parts.offsets.adopt_progress(popped_progress)
             self._parts.delay_service.adopt(delays)
             self._empty_queues |= empty_queues
 

@@ -383,6 +383,19 @@ async def test_a_topic_whose_messages_have_come_is_copied_at_once_but_asked_for_
 
 
 @simulated
+async def test_the_offset_of_pops_that_were_cut_is_replaced_by_a_lower_one(cluster: Cluster) -> None:
+    """A former master had popped, and the record of it was cut: nobody would get the messages."""
+    pair = await pair_of(cluster)
+    pair.master.pop.state.reviver.popped_keys.add("t@pops")
+    pair.master.offsets.commit_offset("pops", "t", 0, 15)
+    pair.slave.offsets.merge({"t@pops": {0: 18}, "t@pulls": {0: 18}})
+    pair.master.offsets.commit_offset("pulls", "t", 0, 15)
+    await pair.copy()
+    assert pair.slave.offsets.query_offset("pops", "t", 0) == 15
+    assert pair.slave.offsets.query_offset("pulls", "t", 0) == 18
+
+
+@simulated
 async def test_after_a_slow_copy_the_next_one_does_not_wait_for_minutes(cluster: Cluster) -> None:
     pair = await pair_of(cluster)
 

@@ -249,6 +249,8 @@ class Operator:
         lose_power = self._randomness.random() < 0.5 and (heir is not None or self._sync_flush)
         await self._end(master, lose_power=lose_power)
         self._history.changes += 1
+        if lose_power:
+            self._history.break_tables_after(trio.current_time() - POWER_CUT_TABLES_S)
         may_restart = not lose_power or self._sync_flush
         # What the slaves acknowledged in the last moments they have; what they had not, was not acknowledged.
         heir = None if heir is None else self.find_heir()
@@ -261,8 +263,6 @@ class Operator:
             await self._take_over(heir, master)
         else:
             master.breaks_promises = not may_restart
-            if lose_power:
-                self._history.break_tables_after(trio.current_time() - POWER_CUT_TABLES_S)
             await self._restart_later(master, Role.MASTER)
 
     async def _take_over(self, heir: SimBroker, former: SimBroker) -> None:
