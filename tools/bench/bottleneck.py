@@ -25,7 +25,7 @@ LIMITS: Final = (
     "cores, mostly other programs'",
     "waiting",
 )
-"""What limits a load; figures hold the index."""
+"""Limits of a load; figures hold the index."""
 
 
 @dataclass(frozen=True)

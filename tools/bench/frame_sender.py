@@ -16,16 +16,13 @@ import time
 from typing import Final
 
 from remoting.requests.send import SendMessageV2
+from tools.bench.pipelined_sender import SendRefused
 
 FRAMES: Final = 4096
 """Number of different frames, each with a unique key of its own; a power of two."""
 READ_BYTES: Final = 1 << 18
 _BINARY: Final = 1 << 24
 _SUCCESSES: Final = (b'{"code":0,', b"\0\0")
-
-
-class SendRefused(Exception):
-    """The broker answered with another code than 0."""
 
 
 def encode_frames(topic: str, queues: int, body: bytes, count: int = FRAMES) -> list[bytes]:
@@ -47,8 +44,8 @@ def _encode_frame(topic: str, queue_id: int, number: int, body: bytes) -> bytes:
     return struct.pack(">II", 4 + len(head) + len(body), _BINARY | len(head)) + head + body
 
 
-class FrameConnection:
-    """One connection on which `depth` messages are outstanding."""
+class PreparedSender:
+    """Sends prepared frames on one connection, on which `depth` messages are outstanding."""
 
     def __init__(self, address: tuple[str, int], frames: list[bytes], first: int, depth: int) -> None:
         self.socket = socket.create_connection(address, timeout=60)
@@ -90,7 +87,7 @@ def send_until_killed(address: tuple[str, int], frames: list[bytes], connections
     """Keep `depth` messages outstanding on each connection."""
     with selectors.DefaultSelector() as selector:
         for number in range(connections):
-            connection = FrameConnection(address, frames, number * len(frames) // connections, depth)
+            connection = PreparedSender(address, frames, number * len(frames) // connections, depth)
             selector.register(connection.socket, selectors.EVENT_READ, connection)
         while True:
             for key, _ in selector.select():

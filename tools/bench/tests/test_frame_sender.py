@@ -7,7 +7,8 @@ import pytest
 
 from codec.command import decode_frame, encode_response
 from remoting.requests.send import SendMessageV2
-from tools.bench.frame_sender import FrameConnection, SendRefused, encode_frames
+from tools.bench.frame_sender import PreparedSender, encode_frames
+from tools.bench.pipelined_sender import SendRefused
 
 
 def test_frames_have_equal_sizes_and_take_turns_with_the_queues() -> None:
@@ -49,7 +50,7 @@ def broker():
 def test_answers_are_counted_wherever_a_read_ends(broker: Broker) -> None:
     thread = threading.Thread(target=broker.serve, args=(30,))
     thread.start()
-    connection = FrameConnection(broker.listener.getsockname(), encode_frames("T", 1, b"x", 8), 5, 8)
+    connection = PreparedSender(broker.listener.getsockname(), encode_frames("T", 1, b"x", 8), 5, 8)
     answers = 0
     while answers < 8:
         answers += connection.take_answers()
@@ -67,7 +68,7 @@ def test_a_refusal_ends_the_run(broker: Broker) -> None:
     broker.code = 1
     thread = threading.Thread(target=broker.serve, args=(1,))
     thread.start()
-    connection = FrameConnection(broker.listener.getsockname(), encode_frames("T", 1, b"x", 8), 0, 1)
+    connection = PreparedSender(broker.listener.getsockname(), encode_frames("T", 1, b"x", 8), 0, 1)
     thread.join()  # Everything has arrived then.
     with pytest.raises(SendRefused, match='"code":1'):
         connection.take_answers()
