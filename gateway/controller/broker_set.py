@@ -9,9 +9,23 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final, Self
 
+from codec.java_numbers import parse_integer_or
+
 FIRST_BROKER_ID: Final = 1
 """Source: MixAll.FIRST_BROKER_CONTROLLER_ID, 5.4.0."""
 _FORMAT: Final = 1
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Return host and port of a broker's address. Raises ValueError for one at which no broker can be reached."""
+    host, _, port_text = text.rpartition(":")
+    host = host.strip("[]")
+    port = parse_integer_or(port_text, 0)
+    if not host or not host.isprintable() or not 0 < port < 65_536:
+        raise ValueError("it is not host:port")
+    # As the resolver will encode it: an empty label, or one of more than 63 characters, is a UnicodeError.
+    host.encode("idna")
+    return host, port
 
 
 class UnreadableState(ValueError):

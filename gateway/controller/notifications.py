@@ -14,8 +14,7 @@ from typing import Final
 import trio
 
 from codec.command import Command
-from codec.java_numbers import parse_integer_or
-from gateway.controller.broker_set import BrokerSet
+from gateway.controller.broker_set import BrokerSet, parse_address
 from remoting.bodies.ha import SyncStateSet
 from remoting.client import open_client
 from remoting.errors import RemotingClosed, RemotingTimeout, first_leaf
@@ -26,16 +25,14 @@ log = logging.getLogger(__name__)
 DELIVERY_TIMEOUT_S: Final = 3.0
 Sign = Callable[[Command], None]
 Deliver = Callable[[str, Command], Awaitable[None]]
-"""Sends a command to an address and waits until it has arrived. Raises OSError, RemotingClosed or RemotingTimeout."""
+"""Sends a command to an address and waits until it has arrived. Raises OSError, ValueError, RemotingClosed or
+RemotingTimeout."""
 
 
 async def deliver_command(address: str, command: Command) -> None:
     """Open a connection, send the command and wait for the answer."""
-    host, _, port = address.rpartition(":")
-    number = parse_integer_or(port, 0)
-    if not host or not 0 < number < 65_536:
-        raise OSError(f"{address} is not host:port")
-    async with open_client(host.strip("[]"), number) as connection:
+    host, port = parse_address(address)
+    async with open_client(host, port) as connection:
         await connection.ask_command(command, DELIVERY_TIMEOUT_S)
 
 
@@ -65,15 +62,17 @@ class Notifications:
         nursery.start_soon(self._send, address, broker_set, delivery)
 
     async def _send(self, address: str, broker_set: BrokerSet, delivery: _Delivery) -> None:
-        command = role_change(broker_set).to_command()
-        if self._sign is not None:
-            self._sign(command)
         is_delivered, reason = False, "no answer in time"
+        # An address that was stored before addresses were checked may be text that neither the resolver nor UTF-8 can
+        # encode: a ValueError. It must not end the nursery, and with it the controller.
         try:
             with delivery.scope:
+                command = role_change(broker_set).to_command()
+                if self._sign is not None:
+                    self._sign(command)
                 await self._deliver(address, command)
                 is_delivered = True
-        except* (OSError, RemotingClosed, RemotingTimeout) as problems:
+        except* (OSError, ValueError, RemotingClosed, RemotingTimeout) as problems:
             leaf = first_leaf(problems)
             reason = str(leaf) or type(leaf).__name__
         finally:

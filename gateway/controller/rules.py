@@ -19,7 +19,7 @@ from typing import Generic, TypeVar
 
 from codec.constants import ResponseCode
 from codec.java_numbers import JavaNumberError, parse_java_integer
-from gateway.controller.broker_set import FIRST_BROKER_ID, BrokerSet
+from gateway.controller.broker_set import FIRST_BROKER_ID, BrokerSet, parse_address
 from gateway.controller.election import choose_master, key_of
 from gateway.controller.liveness import Liveness, ReplicaKey
 from remoting.bodies.ha import (
@@ -49,7 +49,7 @@ from remoting.requests.controller import (
 
 Answer = TypeVar("Answer", bound=Header)
 
-MAX_FIELD_CHARS = 1024
+MAX_FIELD_CHARS = 256
 MAX_REPLICAS = 64
 NO_BROKER = -1
 """The id of an election that no broker asked for."""
@@ -70,13 +70,30 @@ def refused(answer: Answer, broker_set: BrokerSet | None, code: ResponseCode, re
 
 
 def require(value: str | None, wire_name: str) -> str:
-    """Return a header field that the request must have. Raises RequestError without it, or if it is too long."""
+    """Return a header field that the request must have.
+
+    Raises RequestError without it, if it is too long, or if it has half of a surrogate pair, which UTF-8 does not have.
+    """
     if value is None:
         return missing_field(wire_name)
     if len(value) > MAX_FIELD_CHARS:
         remark = f"the field {wire_name} has more than {MAX_FIELD_CHARS} characters"
         raise RequestError(ResponseCode.CONTROLLER_INVALID_REQUEST, remark)
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        remark = f"the field {wire_name} is not valid Unicode"
+        raise RequestError(ResponseCode.CONTROLLER_INVALID_REQUEST, remark) from None
     return value
+
+
+def check_address(address: str, problem: str) -> None:
+    """Raise RequestError with the problem unless a broker can be reached at the address."""
+    try:
+        parse_address(address)
+    except ValueError:
+        remark = f"{problem}, with labels of 1 to 63 characters and a port of 1 to 65535"
+        raise RequestError(ResponseCode.CONTROLLER_INVALID_REQUEST, remark) from None
 
 
 def require_id(value: int | None, wire_name: str) -> int:
@@ -109,6 +126,8 @@ def apply_broker_id(
     name = require(request.broker_name, "brokerName")
     broker_id = require_id(request.applied_broker_id, "appliedBrokerId")
     check_code = require(request.register_check_code, "registerCheckCode")
+    address = check_code.partition(";")[0]
+    check_address(address, "the field registerCheckCode does not begin with host:port")
     answer = ControllerApplyBrokerIdReply(cluster_name=cluster, broker_name=name)
     if broker_set is None:
         if broker_id != FIRST_BROKER_ID:
@@ -123,7 +142,7 @@ def apply_broker_id(
         remark = f"broker-set {name} has {MAX_REPLICAS} replicas already"
         return refused(answer, broker_set, ResponseCode.CONTROLLER_BROKER_ID_INVALID, remark)
     if replica is None:
-        return Ruling(answer, broker_set.with_replica(broker_id, check_code.partition(";")[0], check_code))
+        return Ruling(answer, broker_set.with_replica(broker_id, address, check_code))
     if replica.check_code == check_code:
         return Ruling(answer, broker_set)
     remark = f"Fail to apply brokerId: {broker_id} in broker-set: {name}"
@@ -138,6 +157,7 @@ def register_broker(
     name = require(request.broker_name, "brokerName")
     broker_id = require_id(request.broker_id, "brokerId")
     address = require(request.broker_address, "brokerAddress")
+    check_address(address, "the field brokerAddress is not host:port")
     answer = ControllerRegisterBrokerReply(cluster_name=cluster, broker_name=name)
     if broker_set is None:
         remark = f"Broker-set: {name} hasn't been registered in controller"

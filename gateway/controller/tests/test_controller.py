@@ -314,3 +314,60 @@ def test_a_pause_of_the_process_elects_nobody() -> None:
         assert group.broker_set == before
 
     play(Group("n0"), story)
+
+
+def fill_with_strangers(controller: Controller) -> None:
+    while not controller.liveness.is_full:
+        key = ReplicaKey("C", f"stranger-{len(controller.liveness.alive_keys())}", 1)
+        controller.record_heartbeat(key, Heartbeat("h:9", timeout_s=600), None)
+
+
+def test_a_registered_replica_is_heard_although_strangers_fill_the_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gateway.controller.liveness.MAX_LIVE_BROKERS", 5)
+
+    async def story(group: Group) -> None:
+        await group.begin(1, 2)
+        group.alive.clear()
+        await trio.sleep(20)
+        fill_with_strangers(group.leader)
+        for key in (ReplicaKey("C", NAME, 3), ReplicaKey("X", NAME, 2), ReplicaKey("C", "b", 2)):
+            with pytest.raises(RequestError, match="brokers come already"):
+                group.leader.record_heartbeat(key, Heartbeat("h:2"), None)
+        group.alive = {2}
+        await trio.sleep(2)
+        assert group.broker_set.master_id == 2
+
+    play(Group("n0"), story)
+
+
+def test_a_full_controller_that_begins_to_lead_waits_for_the_registered_replicas(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gateway.controller.liveness.MAX_LIVE_BROKERS", 5)
+
+    async def story(group: Group) -> None:
+        await group.begin(1, 2)
+        before = group.broker_set
+        first = group.leader
+        (second,) = [item for item in group.controllers.values() if item is not first]
+        (member_id,) = [key for key, item in group.controllers.items() if item is first]
+        await trio.sleep(20)
+        second.liveness.remove_silent()
+        for broker_id in (1, 2):
+            del second.liveness._brokers[ReplicaKey("C", NAME, broker_id)]
+        fill_with_strangers(second)
+        # This one does not know yet who is registered, and refuses the heartbeats that come.
+        group.alive.clear()
+        group.scopes[member_id].cancel()
+        del group.controllers[member_id]
+        while not group.leaders:
+            await trio.sleep(0.1)
+        await trio.sleep(3)
+        group.alive = {1, 2}
+        await trio.sleep(20)
+        assert group.leader is second
+        assert group.broker_set == before
+
+    play(Group("n0", "n1"), story)

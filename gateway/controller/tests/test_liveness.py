@@ -95,3 +95,32 @@ def test_only_brokers_of_the_closed_connection_are_forgotten() -> None:
     liveness.record(A1, Heartbeat("h:1"), second)
     assert liveness.remove_connection(first) == []
     assert set(liveness.remove_connection(second)) == {A1, A2}
+
+
+def test_the_brokers_of_the_first_seconds_are_forgotten_once_all_had_the_time_for_a_heartbeat() -> None:
+    clock = Clock()
+    liveness = alive(clock, A1)
+    clock.now_s += 5
+    liveness.remove_silent()
+    assert liveness._heard == {A1}
+    clock.now_s += 6
+    liveness.remove_silent()
+    assert liveness._heard == set()
+    assert not liveness.is_unheard(A1)
+
+
+def test_a_live_broker_is_heard_of_even_if_strangers_fill_the_notes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.controller.liveness.MAX_LIVE_BROKERS", 1)
+    liveness = alive(Clock(), A1, A2)
+    assert not liveness.is_unheard(A2)
+
+
+def test_a_wait_for_heartbeats_may_begin_again() -> None:
+    clock = Clock()
+    liveness = alive(clock, A1)
+    clock.now_s += 60
+    assert not liveness.is_unheard(A2)
+    liveness.wait_for_heartbeats()
+    assert liveness.is_unheard(A2)
+    clock.now_s += 10
+    assert not liveness.is_unheard(A2)

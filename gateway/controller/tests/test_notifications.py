@@ -85,3 +85,27 @@ def test_text_that_is_no_address_is_a_failure_and_nothing_else() -> None:
         return notifications
 
     assert trio.run(send).failed == 2
+
+
+def test_an_address_that_no_resolver_takes_does_not_end_the_controller() -> None:
+    async def send() -> Notifications:
+        notifications = Notifications(None, deliver_command)
+        async with trio.open_nursery() as nursery:
+            for host in ("a..b", "x" * 64 + ".example", "\ud800", "a\0b"):
+                notifications.send(nursery, f"{host}:10911", FIRST)
+        return notifications
+
+    assert trio.run(send).failed == 4
+
+
+def test_a_master_address_that_cannot_be_signed_is_a_failure_and_nothing_else() -> None:
+    def sign(command: Command) -> None:
+        command.ext["masterAddress"].encode()
+
+    async def send() -> Notifications:
+        notifications = Notifications(sign, deliver_command)
+        async with trio.open_nursery() as nursery:
+            notifications.send(nursery, "127.0.0.1:1", FIRST.with_address(1, "\ud800:1"))
+        return notifications
+
+    assert trio.run(send).failed == 1

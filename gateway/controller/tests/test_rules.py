@@ -287,8 +287,44 @@ def test_what_a_stranger_can_store_is_bounded() -> None:
     assert decision.broker_set is broker_set
     request = apply_id(1)
     request.register_check_code = "x" * (rules.MAX_FIELD_CHARS + 1)
-    with pytest.raises(RequestError, match="registerCheckCode has more than 1024"):
+    with pytest.raises(RequestError, match="registerCheckCode has more than 256"):
         rules.apply_broker_id(broker_set, request)
+
+
+NOT_ADDRESSES = ("", "h", "h:", ":1", "h:0", "h:65536", "h:x", "a..b:1", "x" * 64 + ":1", "[]:1", "a\0b:1")
+
+
+@pytest.mark.parametrize("address", NOT_ADDRESSES)
+def test_an_address_at_which_no_broker_can_be_reached_is_refused(address: str) -> None:
+    request = apply_id(1)
+    request.register_check_code = f"{address};1"
+    with pytest.raises(RequestError, match="registerCheckCode does not begin with host:port") as refusal:
+        rules.apply_broker_id(None, request)
+    assert refusal.value.code == ResponseCode.CONTROLLER_INVALID_REQUEST
+    registration = ControllerRegisterBroker(
+        cluster_name="C", broker_name="a", broker_id=1, broker_address=address
+    )
+    with pytest.raises(RequestError, match="brokerAddress is not host:port") as refusal:
+        rules.register_broker(set_of(1), registration, Liveness(lambda: 0.0))
+    assert refusal.value.code == ResponseCode.CONTROLLER_INVALID_REQUEST
+
+
+@pytest.mark.parametrize("address", ["h:1", "10.0.0.1:65535", "[::1]:10911", "broker_0.brokers.ns.svc:1"])
+def test_an_address_is_a_host_name_or_a_number_with_a_port(address: str) -> None:
+    registration = ControllerRegisterBroker(
+        cluster_name="C", broker_name="a", broker_id=1, broker_address=address
+    )
+    changed = rules.register_broker(set_of(1), registration, Liveness(lambda: 0.0)).broker_set
+    assert changed is not None
+    assert changed.address_of(1) == address
+
+
+def test_text_that_cannot_be_stored_is_refused() -> None:
+    request = apply_id(1)
+    request.broker_name = "\ud800"
+    with pytest.raises(RequestError, match="brokerName is not valid Unicode") as refusal:
+        rules.apply_broker_id(None, request)
+    assert refusal.value.code == ResponseCode.CONTROLLER_INVALID_REQUEST
 
 
 def test_a_missing_field_is_named() -> None:

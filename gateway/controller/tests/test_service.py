@@ -179,10 +179,39 @@ def test_live_settings_change_and_others_do_not() -> None:
 def test_names_are_bounded() -> None:
     async def story(service: ControllerService, client: Connection, port: int) -> None:
         request = apply_id(1)
-        for name in ("", "n" * 257):
+        for name, refusal in (
+            ("", "broker names have 1 to 256 characters"),
+            ("n" * 257, "brokerName has more than 256 characters"),
+        ):
             request.broker_name = name
-            with pytest.raises(RequestError, match="1 to 256 characters"):
+            with pytest.raises(RequestError, match=refusal):
                 await client.ask(request)
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("field", "wire_name"),
+    [("cluster_name", "clusterName"), ("broker_name", "brokerName"), ("broker_addr", "brokerAddr")],
+)
+def test_the_fields_of_a_heartbeat_are_bounded(field: str, wire_name: str) -> None:
+    async def story(service: ControllerService, client: Connection, port: int) -> None:
+        request = heartbeat(1)
+        setattr(request, field, "n" * 257)
+        with pytest.raises(RequestError, match=f"{wire_name} has more than 256 characters") as refusal:
+            await client.ask(request)
+        assert refusal.value.code == ResponseCode.CONTROLLER_INVALID_REQUEST
+        assert service.controller.liveness.alive_keys() == []
+
+    play(story)
+
+
+def test_a_heartbeat_counts_for_at_most_ten_minutes() -> None:
+    async def story(service: ControllerService, client: Connection, port: int) -> None:
+        await client.ask(heartbeat(1, (1 << 63) - 1))
+        live = service.controller.liveness.live_broker(ReplicaKey("C", "a", 1))
+        assert live is not None
+        assert live.heartbeat.timeout_s == 600
 
     play(story)
 
