@@ -92,6 +92,9 @@ class Controller:
 
     def _take_over(self, entries: dict[str, Entry]) -> None:
         self._table = _Table(entries)
+        if self.liveness.is_full:
+            # Until now it was not known here which brokers are registered, and their heartbeats may have been refused.
+            self.liveness.wait_for_heartbeats()
         self._may_need_election.set()
 
     # -- reading ------------------------------------------------------------------------------------------------------
@@ -210,14 +213,21 @@ class Controller:
     # -- heartbeats ---------------------------------------------------------------------------------------------------
 
     def record_heartbeat(self, key: ReplicaKey, heartbeat: Heartbeat, connection: Connection | None) -> None:
-        """Note that a broker is alive. Raises RequestError for one too many."""
-        if self.liveness.is_full and not self.liveness.is_alive(key):
+        """Note that a broker is alive. Raises RequestError for one too many that is not registered."""
+        if self.liveness.is_full and not self.liveness.is_alive(key) and not self._is_registered(key):
             remark = f"heartbeats of {MAX_LIVE_BROKERS} brokers come already"
             raise RequestError(ResponseCode.CONTROLLER_INVALID_REQUEST, remark)
         if self.liveness.record(key, heartbeat, connection):
             extra = {"broker": key.name, "broker_id": key.broker_id, "address": heartbeat.address}
             log.info("broker is alive", extra=extra)
             self._may_need_election.set()
+
+    def _is_registered(self, key: ReplicaKey) -> bool:
+        """Tell whether a broker is a replica of a known set; a controller that has never led knows no sets."""
+        entry = self._table.entries.get(key.name)
+        if entry is None or entry.broker_set.cluster != key.cluster:
+            return False
+        return key.broker_id in entry.broker_set.replicas
 
     def forget_connection(self, connection: Connection) -> None:
         """Take the brokers of a closed connection for dead."""

@@ -17,9 +17,11 @@ from remoting.connection import Connection
 
 DEFAULT_TIMEOUT_S: Final = 10.0
 """For heartbeats without a time-out. Source: BrokerHeartbeatManager.DEFAULT_BROKER_CHANNEL_EXPIRED_TIME, 5.4.0."""
+MAX_TIMEOUT_S: Final = 600.0
+"""A longer time-out of a heartbeat counts as this one: until it is over, a silent broker keeps its place in memory."""
 LOWEST_PRIORITY: Final = (1 << 31) - 1
 MAX_LIVE_BROKERS: Final = 20_000
-"""Heartbeats of further brokers are refused: whoever reaches the port can invent names."""
+"""Heartbeats of further brokers are refused unless they are registered: whoever reaches the port can invent names."""
 UNKNOWN: Final = -1
 """Epoch or offset of a heartbeat that does not have it."""
 
@@ -63,6 +65,7 @@ class Liveness:
     def __init__(self, monotonic: Callable[[], float], start_wait_s: float = DEFAULT_TIMEOUT_S) -> None:
         """Begin without heartbeats; brokers have ``start_wait_s`` for the first one."""
         self._monotonic = monotonic
+        self._start_wait_s = start_wait_s
         self._settled_at_s = monotonic() + start_wait_s
         self._brokers: dict[ReplicaKey, LiveBroker] = {}
         self._heard: set[ReplicaKey] = set()
@@ -78,8 +81,12 @@ class Liveness:
 
     @property
     def is_full(self) -> bool:
-        """True if there is no room for further brokers."""
+        """True if there is no room for further brokers, except for registered ones."""
         return len(self._brokers) >= MAX_LIVE_BROKERS
+
+    def wait_for_heartbeats(self) -> None:
+        """Give brokers the time for a heartbeat again, because heartbeats of some were refused."""
+        self._settled_at_s = self._monotonic() + self._start_wait_s
 
     def is_alive(self, key: ReplicaKey) -> bool:
         """Tell whether the broker's last heartbeat is recent enough."""
@@ -88,7 +95,9 @@ class Liveness:
 
     def is_unheard(self, key: ReplicaKey) -> bool:
         """Tell whether nothing is known of a broker yet, because this controller has only just started."""
-        return key not in self._heard and self._monotonic() < self._settled_at_s
+        if key in self._heard or key in self._brokers:
+            return False
+        return self._monotonic() < self._settled_at_s
 
     def live_broker(self, key: ReplicaKey) -> LiveBroker | None:
         """Return what is known of a broker that is alive."""
@@ -100,6 +109,8 @@ class Liveness:
 
     def remove_silent(self) -> list[tuple[ReplicaKey, LiveBroker]]:
         """Forget the brokers whose time is over, and return them."""
+        if self._monotonic() >= self._settled_at_s:
+            self._heard.clear()
         silent = [(key, broker) for key, broker in self._brokers.items() if not self.is_alive(key)]
         for key, _ in silent:
             del self._brokers[key]

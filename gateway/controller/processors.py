@@ -16,6 +16,7 @@ from gateway.controller.controller import Controller
 from gateway.controller.liveness import (
     DEFAULT_TIMEOUT_S,
     LOWEST_PRIORITY,
+    MAX_TIMEOUT_S,
     UNKNOWN,
     Heartbeat,
     ReplicaKey,
@@ -40,11 +41,15 @@ def broker_heartbeat(controller: Controller, request: BrokerHeartbeat, call: Cal
     """Note a heartbeat. Every controller does, whether it leads or not."""
     if request.broker_id is None:
         raise RequestError(ResponseCode.CONTROLLER_INVALID_REQUEST, "Heart beat with empty brokerId")
-    key = ReplicaKey(request.cluster_name, request.broker_name, request.broker_id)
+    key = ReplicaKey(
+        rules.require(request.cluster_name, "clusterName"),
+        rules.require(request.broker_name, "brokerName"),
+        request.broker_id,
+    )
     timeout_ms = request.heartbeat_timeout_mills
     heartbeat = Heartbeat(
-        address=request.broker_addr,
-        timeout_s=DEFAULT_TIMEOUT_S if timeout_ms is None else timeout_ms / 1000,
+        address=rules.require(request.broker_addr, "brokerAddr"),
+        timeout_s=DEFAULT_TIMEOUT_S if timeout_ms is None else min(timeout_ms / 1000, MAX_TIMEOUT_S),
         epoch=_or(request.epoch, UNKNOWN),
         max_offset=_or(request.max_offset, UNKNOWN),
         confirm_offset=_or(request.confirm_offset, UNKNOWN),
