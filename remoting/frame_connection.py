@@ -217,6 +217,8 @@ class FrameConnection(Connection):
         """Read and handle input until its end. Raises FrameError, OSError."""
         if self._input and not self._feed(b""):
             await self._feed_rest()
+        if self.closed:
+            return  # Its descriptor may be somebody else's by now.
         # The reactor calls back where it can: a task that waits for input costs a task switch for each read.
         if self._transport.watch(self._readable):
             await self._until_read_ends()

@@ -317,9 +317,13 @@ class RemotingServer:
         self.stop_accepting()
         with trio.move_on_after(self._server_limits.max_drain_s):
             await self._until_none(lambda connection: connection.has_running_tasks)
-            with trio.move_on_after(MAX_UNREAD_DRAIN_S):
-                await self._until_none(lambda connection: connection.is_sending)
+            await self.until_output_is_read()
         self._drained.set()
+
+    async def until_output_is_read(self) -> None:
+        """Let answers leave; peers that do not read theirs are waited for during MAX_UNREAD_DRAIN_S at most."""
+        with trio.move_on_after(MAX_UNREAD_DRAIN_S):
+            await self._until_none(lambda connection: connection.output_bytes > 0 or connection.is_sending)
 
     async def _until_none(self, is_so: Callable[[FrameConnection], bool]) -> None:
         while any(map(is_so, self.connections)):  # noqa: ASYNC110 - see below

@@ -32,7 +32,9 @@ from hpack.exceptions import HPACKError
 
 from codec.errors import FrameError
 from gateway.grpc_front.http2_frames import (
+    DEFAULT_HEADER_TABLE_BYTES,
     DEFAULT_WINDOW_BYTES,
+    EMPTY_TABLE,
     FRAME_HEAD_BYTES,
     MAX_MAX_FRAME_BYTES,
     MAX_WINDOW_BYTES,
@@ -54,8 +56,8 @@ log = logging.getLogger(__name__)
 
 STREAM_WINDOW_BYTES: Final = 1024 * 1024
 CONNECTION_WINDOW_BYTES: Final = 4 * 1024 * 1024
-MAX_HEADER_LIST_BYTES: Final = 64 * 1024
-"""Longest list of headers of a request, packed or unpacked."""
+MAX_HEADER_LIST_BYTES: Final = 16 * 1024
+"""Longest list of headers of a request, packed or unpacked. hpack takes up to 1 us for a byte, in one turn."""
 MAX_CONTINUATIONS: Final = 64
 """Frames over which one list of headers may be spread."""
 FREE_RESETS: Final = 200
@@ -78,6 +80,13 @@ class StreamHandler(Protocol):
     def held_bytes(self) -> int:
         """Bytes of an unfinished message."""
 
+    @property
+    def header_bytes(self) -> int:
+        """Bytes of the request's headers."""
+
+    def refuse(self, text: str) -> None:
+        """Answer that the request takes too much memory, and forget it."""
+
     def receive(self, data: bytes) -> None:
         """Take a part of the request's body."""
 
@@ -95,11 +104,20 @@ OpenStream = Callable[["Http2Connection", int, dict[str, str]], StreamHandler | 
 class _Stream:
     """A stream that at least one side has not ended. ``handler`` is None once the answer is complete."""
 
-    __slots__ = ("chunks", "handler", "is_peer_done", "receive_window", "send_window", "trailers")
+    __slots__ = (
+        "chunks",
+        "handler",
+        "is_answered",
+        "is_peer_done",
+        "receive_window",
+        "send_window",
+        "trailers",
+    )
 
     def __init__(self, send_window: int) -> None:
         self.handler: StreamHandler | None = None
         self.is_peer_done = False
+        self.is_answered = False
         self.send_window = send_window
         self.receive_window = STREAM_WINDOW_BYTES
         self.chunks: deque[memoryview] | None = None
@@ -118,6 +136,7 @@ class Http2Connection(FrameConnection):
         "_answered",
         "_frames",
         "_frames_bytes",
+        "_goodbye_id",
         "_has_preface",
         "_header_block",
         "_header_decoder",
@@ -127,6 +146,7 @@ class Http2Connection(FrameConnection):
         "_is_gathering",
         "_last_stream_id",
         "_max_streams",
+        "_must_shrink_table",
         "_open_stream",
         "_peer_max_frame_bytes",
         "_peer_window_bytes",
@@ -145,6 +165,9 @@ class Http2Connection(FrameConnection):
         self._max_streams = max_streams
         self._streams: dict[int, _Stream] = {}
         self._last_stream_id = 0
+        self._goodbye_id: int | None = None
+        """The last stream that is carried out, once the peer was told; None before."""
+        self._must_shrink_table = False
         self._has_preface = False
         self._settings_frames = 0
         self._resets = 0
@@ -295,7 +318,10 @@ class Http2Connection(FrameConnection):
             self._begin_stream(stream_id, _checked_headers(fields), is_last=is_last)
             return
         stream = self._streams.get(stream_id)
-        if stream is not None:
+        if stream is None:
+            # Late trailers cost as much as a request that is reset.
+            self._count_reset()
+        else:
             if not is_last:
                 raise _violation(f"trailers that do not end stream {stream_id}")
             self._check_receives(stream_id, stream)
@@ -303,6 +329,8 @@ class Http2Connection(FrameConnection):
 
     def _begin_stream(self, stream_id: int, headers: dict[str, str], *, is_last: bool) -> None:
         self._last_stream_id = stream_id
+        if self._goodbye_id is not None:
+            return  # The peer may send it again elsewhere: it was told that later streams are not carried out.
         if len(self._streams) >= self._max_streams:
             raise _violation(f"more than {self._max_streams} streams at a time")
         stream = self._streams[stream_id] = _Stream(self._peer_window_bytes)
@@ -343,7 +371,7 @@ class Http2Connection(FrameConnection):
         if handler is not None and payload:
             handler.receive(payload)
             if handler.held_bytes > self.limits.large_read_bytes:
-                self._limit_unfinished(len(payload))
+                self._limit_unfinished(handler, len(payload))
         if is_last:
             self._end_request(stream_id, stream)
 
@@ -360,19 +388,18 @@ class Http2Connection(FrameConnection):
         else:
             self._streams.pop(stream_id, None)
 
-    def _limit_unfinished(self, added: int) -> None:
-        """Refuse more unfinished requests than two of the largest. Raises FrameError."""
+    def _limit_unfinished(self, handler: StreamHandler, added: int) -> None:
+        """Refuse a request with which the unfinished ones of this peer exceed two of the largest."""
         self._on_large_input(added)
         held, most = self.input_bytes, 2 * self.limits.max_frame_bytes
-        if held > most:
-            raise _violation(f"{held} bytes of unfinished requests, at most {most}")
+        if held > most and not self.closed:
+            handler.refuse(f"{held} bytes of unfinished requests on this connection, at most {most}")
 
     @property
     def input_bytes(self) -> int:
-        """Bytes of unfinished messages held for this peer."""
-        held = sum(
-            stream.handler.held_bytes for stream in self._streams.values() if stream.handler is not None
-        )
+        """Bytes of unfinished messages, and of the headers of all requests, held for this peer."""
+        handlers = [stream.handler for stream in self._streams.values() if stream.handler is not None]
+        held = sum(handler.held_bytes + handler.header_bytes for handler in handlers)
         return len(self._input) + len(self._header_block) + held
 
     # -- control ------------------------------------------------------------------------------------------------
@@ -381,10 +408,13 @@ class Http2Connection(FrameConnection):
         if not 0 < stream_id <= self._last_stream_id:
             raise _violation(f"a reset of stream {stream_id}, which was not opened")
         _check_size("RST_STREAM", payload, 4)
+        self._count_reset()
+        self._drop_stream(stream_id)
+
+    def _count_reset(self) -> None:
         self._resets += 1
         if self._resets > FREE_RESETS + self._answered:
             raise _violation(f"{self._resets} streams were reset, and only {self._answered} answered")
-        self._drop_stream(stream_id)
 
     def _take_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
         if stream_id:
@@ -409,6 +439,8 @@ class Http2Connection(FrameConnection):
             if not MIN_MAX_FRAME_BYTES <= frame_bytes <= MAX_MAX_FRAME_BYTES:
                 raise _violation(f"the setting MAX_FRAME_SIZE is {frame_bytes}")
             self._peer_max_frame_bytes = frame_bytes
+        if values.get(SettingCode.HEADER_TABLE_SIZE, DEFAULT_HEADER_TABLE_BYTES) < DEFAULT_HEADER_TABLE_BYTES:
+            self._must_shrink_table = True
         window_bytes = values.get(SettingCode.INITIAL_WINDOW_SIZE)
         if window_bytes is not None:
             self._change_windows(window_bytes)
@@ -487,9 +519,9 @@ class Http2Connection(FrameConnection):
         return len(self._streams)
 
     def send_answer(self, stream_id: int, headers: bytes, data: bytes, trailers: bytes) -> None:
-        """Send a whole answer. Does nothing for a stream that is over, as all that follows."""
-        stream = self._streams.get(stream_id)
-        if self.closed or stream is None:
+        """Send a whole answer. Does nothing for a stream that is over or answered, as all that follows."""
+        stream = self._unanswered(stream_id)
+        if stream is None:
             return
         size = len(data)
         if size > min(stream.send_window, self._send_window, self._peer_max_frame_bytes) or stream.chunks:
@@ -500,7 +532,7 @@ class Http2Connection(FrameConnection):
         last = Flag.END_HEADERS | Flag.END_STREAM
         self._finish_stream(stream_id, stream)
         self._write_frame(
-            encode_frame(Kind.HEADERS, Flag.END_HEADERS, stream_id, headers)
+            encode_frame(Kind.HEADERS, Flag.END_HEADERS, stream_id, self._first_in_table(headers))
             + encode_frame(Kind.DATA, 0, stream_id, data)
             + encode_frame(Kind.HEADERS, last, stream_id, trailers)
         )
@@ -516,19 +548,31 @@ class Http2Connection(FrameConnection):
 
     def send_headers(self, stream_id: int, headers: bytes, *, ends_stream: bool = False) -> None:
         """Send the first headers of an answer."""
-        stream = self._streams.get(stream_id)
-        if self.closed or stream is None:
+        stream = self._unanswered(stream_id)
+        if stream is None:
             return
         flags = Flag.END_HEADERS
         if ends_stream:
             flags |= Flag.END_STREAM
             self._finish_stream(stream_id, stream)
-        self._write_frame(encode_frame(Kind.HEADERS, flags, stream_id, headers))
+        self._write_frame(encode_frame(Kind.HEADERS, flags, stream_id, self._first_in_table(headers)))
+
+    def _unanswered(self, stream_id: int) -> _Stream | None:
+        """Return a stream on which an answer may be sent."""
+        stream = None if self.closed else self._streams.get(stream_id)
+        return None if stream is None or stream.is_answered else stream
+
+    def _first_in_table(self, headers: bytes) -> bytes:
+        """Return headers that begin, where the peer has made its table smaller, with taking note of that."""
+        if not self._must_shrink_table:
+            return headers
+        self._must_shrink_table = False
+        return EMPTY_TABLE + headers
 
     def send_data(self, stream_id: int, data: bytes) -> None:
         """Send a part of an answer: at once what the peer's windows allow, the rest when they open."""
-        stream = self._streams.get(stream_id)
-        if self.closed or stream is None:
+        stream = self._unanswered(stream_id)
+        if stream is None:
             return
         if stream.chunks is None:
             stream.chunks = deque()
@@ -541,8 +585,8 @@ class Http2Connection(FrameConnection):
 
     def send_trailers(self, stream_id: int, trailers: bytes) -> None:
         """End an answer with these headers, when all its data has been sent."""
-        stream = self._streams.get(stream_id)
-        if self.closed or stream is None:
+        stream = self._unanswered(stream_id)
+        if stream is None:
             return
         stream.trailers = trailers
         self._send_stream(stream_id, stream)
@@ -556,7 +600,8 @@ class Http2Connection(FrameConnection):
     def announce_end(self) -> None:
         """Tell the peer with GOAWAY to open no more streams here; those that are open go on."""
         if not self.closed:
-            self._write_frame(encode_goodbye(self._last_stream_id, ErrorCode.NO_ERROR))
+            self._goodbye_id = self._last_stream_id
+            self._write_frame(encode_goodbye(self._goodbye_id, ErrorCode.NO_ERROR))
 
     def _send_queued(self) -> None:
         """Send on after the window of the connection, or those of all streams, have grown."""
@@ -566,7 +611,8 @@ class Http2Connection(FrameConnection):
 
     def _send_stream(self, stream_id: int, stream: _Stream) -> None:
         chunks = stream.chunks
-        while chunks:
+        # Counting and writing may close the connection, which gives up the rest.
+        while chunks and not self.closed:
             room = min(stream.send_window, self._send_window, self._peer_max_frame_bytes)
             if room <= 0:
                 return
@@ -578,7 +624,7 @@ class Http2Connection(FrameConnection):
             self._send_window -= len(chunk)
             self._count_queued(-len(chunk))
             self._write_frame(encode_frame(Kind.DATA, 0, stream_id, bytes(chunk)))
-        if stream.trailers is not None:
+        if stream.trailers is not None and not self.closed:
             trailers = stream.trailers
             self._finish_stream(stream_id, stream)
             self._write_frame(
@@ -589,6 +635,8 @@ class Http2Connection(FrameConnection):
         """Take note that the answer of a stream is complete."""
         if stream.handler is not None:
             self._answered += 1
+        self._count_queued(-sum(map(len, stream.chunks or ())))
+        stream.is_answered = True
         stream.handler = stream.chunks = stream.trailers = None
         if stream.is_peer_done:
             self._streams.pop(stream_id, None)
@@ -621,7 +669,8 @@ class Http2Connection(FrameConnection):
         error = ErrorCode.PROTOCOL_ERROR if reason.startswith(_HTTP2) else ErrorCode.NO_ERROR
         if not self._sending:
             with suppress(OSError):
-                goodbye = encode_goodbye(self._last_stream_id, error)
+                last_id = self._last_stream_id if self._goodbye_id is None else self._goodbye_id
+                goodbye = encode_goodbye(last_id, error)
                 self._transport.send_now(b"".join((*self._frames, goodbye)))
         self._frames.clear()
         super().close(reason)

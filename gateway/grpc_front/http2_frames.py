@@ -15,6 +15,9 @@ MIN_MAX_FRAME_BYTES: Final = 16_384
 MAX_MAX_FRAME_BYTES: Final = (1 << 24) - 1
 MAX_WINDOW_BYTES: Final = (1 << 31) - 1
 DEFAULT_WINDOW_BYTES: Final = 65_535
+DEFAULT_HEADER_TABLE_BYTES: Final = 4096
+EMPTY_TABLE: Final = b"\x20"
+"""The beginning of a block of headers after which the receiver's table has no room. Source: RFC 7541, section 6.3."""
 
 Headers = list[tuple[str, str]]
 
@@ -54,6 +57,7 @@ class ErrorCode(IntEnum):
 class SettingCode:
     """Settings that a peer may announce."""
 
+    HEADER_TABLE_SIZE: Final = 1
     ENABLE_PUSH: Final = 2
     MAX_CONCURRENT_STREAMS: Final = 3
     INITIAL_WINDOW_SIZE: Final = 4

@@ -139,6 +139,15 @@ class Rpc:
         """Bytes of an unfinished message."""
         return self._reader.held_bytes
 
+    @property
+    def header_bytes(self) -> int:
+        """Bytes of the headers, which are kept with the RPC."""
+        return sum(len(name) + len(value) for name, value in self.metadata.items())
+
+    def refuse(self, text: str) -> None:
+        """Answer that the request takes too much memory, and forget it."""
+        self._refuse(GrpcError(GrpcStatus.RESOURCE_EXHAUSTED, text))
+
     def receive(self, data: bytes) -> None:
         """Take a part of the request's body, and run the method when its request is complete."""
         try:
@@ -168,7 +177,7 @@ class Rpc:
             raise GrpcError(
                 GrpcStatus.RESOURCE_EXHAUSTED, f"more than {MAX_WAITING_MESSAGES} requests wait"
             ) from error
-        except trio.BrokenResourceError:
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
             return  # The method reads no more.
 
     def end_request(self) -> None:

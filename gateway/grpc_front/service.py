@@ -111,8 +111,8 @@ class GrpcService:
             while self._running.count:
                 release_waiting()
                 await trio.sleep(STOP_POLL_S)
+        await self.server.until_output_is_read()
         for connection in list(self.server.connections):
-            await connection.drain()
             connection.close("server stopped")  # Telemetry streams have no end of their own.
         await self.server.drain()
 

@@ -58,9 +58,10 @@ class ClientMethods:
         try:
             async for command in rpc.requests:
                 if command.WhichOneof("command") == "settings":
-                    client = await self._take_settings(rpc, command.settings)
-                    if client is None:
+                    registered = await self._take_settings(rpc, command.settings)
+                    if registered is None:
                         return
+                    client = registered
         finally:
             if client is not None and client.telemetry is rpc:
                 client.telemetry = None

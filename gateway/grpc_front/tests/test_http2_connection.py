@@ -13,7 +13,7 @@ from gateway.grpc_front.http2_connection import FREE_RESETS, MAX_SETTINGS_FRAMES
 from gateway.grpc_front.http2_frames import encode_headers
 from gateway.grpc_front.service import SERVICE
 from gateway.grpc_front.tests.world import MAX_STREAMS, Client, message, open_front, send_request
-from gateway.tests.cluster import simulated
+from gateway.tests.cluster import settle, simulated
 from remoting.limits import ConnectionLimits
 from remoting.transport import StreamTransport
 
@@ -373,3 +373,127 @@ async def test_a_stop_sends_clients_away_and_lets_rpcs_end(cluster):
     assert stream.answers[0].status.code == m.MESSAGE_NOT_FOUND
     assert client.goodbye is not None
     await client.closed.wait()
+
+
+async def open_raw(front, data):
+    """Send bytes as a new peer; return its end of the connection and the server's."""
+    here, there = memory_stream_pair()
+    before = set(front.service.server.connections)
+    front.cluster.nursery.start_soon(front.service.server.serve_transport, StreamTransport(there))
+    await here.send_all(PREFACE + frame(4, 0, 0) + data)
+    await settle()
+    (connection,) = set(front.service.server.connections) - before
+    return here, connection
+
+
+def stored_count(front):
+    return sum(front.broker.store.max_offset("orders", queue) for queue in range(4))
+
+
+@simulated
+async def test_streams_after_goodbye_are_not_carried_out(cluster):
+    """The client sends them again elsewhere: it was told that they are not."""
+    front = await open_front(cluster)
+    front.create_topic()
+    here, connection = await open_raw(front, frame(1, 4, 1, HEADERS) + frame(0, 1, 1, ENCODED))
+    connection.announce_end()
+    await here.send_all(frame(1, 4, 3, HEADERS) + frame(0, 1, 3, ENCODED))
+    await settle()
+    assert stored_count(front) == 1
+    assert not connection.closed
+
+
+@simulated
+async def test_headers_of_waiting_requests_count_as_input(cluster):
+    front = await open_front(cluster)
+    long_header = encode_headers([("x", "y" * 10_000)])
+    _, connection = await open_raw(
+        front, b"".join(frame(1, 4, number, HEADERS + long_header) for number in range(1, 21, 2))
+    )
+    assert connection.input_bytes > 100_000
+
+
+@simulated
+async def test_too_many_unfinished_requests_are_refused_one_by_one(cluster):
+    front = await open_front(cluster, limits=ConnectionLimits(max_frame_bytes=100_000, large_read_bytes=1000))
+    front.create_topic()
+    client = front.client()
+    await trio.sleep(0.01)
+    unfinished = frame_message(b"x" * 90_000)[:60_000]
+    numbers = [await client.begin("SendMessage", m.SendMessageResponse) for _ in range(6)]
+    for at in range(0, len(unfinished), 16_000):
+        for number in numbers:
+            if not client.streams[number].ended.is_set():
+                await client.send(number, unfinished[at : at + 16_000])
+                await trio.sleep(0.01)
+    refusals = [client.streams[number].status for number in numbers if client.streams[number].ended.is_set()]
+    assert refusals
+    assert set(refusals) == {8}
+    (connection,) = front.service.server.connections
+    assert connection.input_bytes <= 2 * 100_000 + 20_000
+    assert (await client.call("SendMessage", send_request(message()))).status.code == m.OK
+
+
+@simulated
+async def test_two_messages_of_a_unary_request_get_one_answer(cluster):
+    front = await open_front(cluster)
+    front.create_topic()
+    here, connection = await open_raw(front, frame(1, 4, 1, HEADERS) + frame(0, 1, 1, ENCODED + ENCODED))
+    answer = await here.receive_some(1 << 16)
+    assert answer.count(encode_headers([("grpc-status", "0")])) == 1
+    assert encode_headers([("grpc-status", "12")]) not in answer
+    assert (connection.open_streams, connection.output_bytes) == (0, 0)
+
+
+@simulated
+async def test_an_answer_that_waits_for_a_window_is_given_up_with_its_stream(cluster):
+    front = await open_front(cluster)
+    front.create_topic()
+    no_window = frame(4, 0, 0, b"\0\4\0\0\0\0")
+    unread_before = Http2Connection.unread_bytes
+    _, connection = await open_raw(
+        front, no_window + frame(1, 4, 1, HEADERS) + frame(0, 0, 1, ENCODED + ENCODED)
+    )
+    assert connection.output_bytes == 0
+    assert Http2Connection.unread_bytes == unread_before
+
+
+@simulated
+async def test_a_message_after_the_end_of_a_telemetry_stream_is_ignored(cluster):
+    front = await open_front(cluster)
+    front.create_topic()
+    settings = frame_message(m.TelemetryCommand(settings=m.Settings(client_type=77)).SerializeToString())
+    _, connection = await open_raw(front, frame(1, 4, 1, TELEMETRY))
+    connection._streams[1].handler.stop_reading()
+    connection._streams[1].handler.receive(settings)
+    assert not connection.closed
+
+
+@simulated
+async def test_late_trailers_are_counted_like_resets(cluster):
+    front = await open_front(cluster)
+    flood = frame(1, 5, 1, HEADERS) + frame(1, 5, 1, b"\x20" * 100) * (FREE_RESETS + 5)
+    assert await is_closed_after(front, PREFACE + frame(4, 0, 0) + flood)
+
+
+@simulated
+async def test_a_smaller_table_of_headers_is_taken_note_of(cluster):
+    front = await open_front(cluster)
+    front.create_topic()
+    client = front.client()
+    await trio.sleep(0.01)
+    client.h2.update_settings({1: 0})
+    await client.flush()
+    await trio.sleep(0.01)
+    for _ in range(2):
+        assert (await client.call("SendMessage", send_request(message()))).status.code == m.OK
+
+
+@simulated
+async def test_a_peer_that_does_not_read_does_not_hold_up_a_stop(cluster):
+    front = await open_front(cluster)
+    _, connection = await open_raw(front, frame(6, 0, 0, bytes(8)) * 1000)
+    connection._sending = True
+    begin_s = trio.current_time()
+    await front.service.stop(lambda: None)
+    assert trio.current_time() - begin_s < 30
