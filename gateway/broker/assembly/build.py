@@ -245,7 +245,7 @@ def _connect_parts(
     else:
         restore_topics(tables.topics, store)
     if was_cut and takeover.role is StoreRole.SLAVE:
-        takeover.forget_checkpoint()
+        takeover.forget_progress()
         # What was revived or decided after the cut is undone. The master's progress replaces this soon.
         tables.offsets.restart_groups({REVIVE_GROUP: -1, TRANS_GROUP: 0})
     timer_delivery = _timer_delivery(config, services, table_file("timermetrics"), takeover)

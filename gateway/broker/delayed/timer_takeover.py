@@ -57,7 +57,9 @@ class TakeoverState(ChangingTable):
 
     ``is_compared`` is False for the store of a former master until its log is known to be a part of the new master's:
     it may have messages that were never confirmed, and will be cut. ``master_role`` is the brokerRole that the last
-    master of this project had, which a slave that takes over keeps; "" while unknown.
+    master of this project had, which a slave that takes over keeps; "" while unknown. ``has_own_pops`` is True for the
+    store of a former master, or one that was cut, until it has the present master's offsets of groups that pop: its own
+    may count pops whose records were cut.
 
     ``read_ms`` is the time before which the master has delivered, ``queue_offset`` the offset in the timer topic before
     which it has read; both are -1 while they are unknown. A store without the file has always been a master's.
@@ -67,8 +69,10 @@ class TakeoverState(ChangingTable):
         super().__init__(file)
         saved = file.load(_parse_file)
         file.is_missing = False  # nothing needs to be written for a master
-        unknown = (StoreRole.MASTER, UNKNOWN, UNKNOWN, True, "")
-        self.role, self.read_ms, self.queue_offset, self.is_compared, self.master_role = saved or unknown
+        unknown = (StoreRole.MASTER, UNKNOWN, UNKNOWN, True, "", False)
+        self.role, self.read_ms, self.queue_offset, self.is_compared, self.master_role, self.has_own_pops = (
+            saved or unknown
+        )
         self.metrics = b""
 
     def _change(self, role: StoreRole, read_ms: int, queue_offset: int) -> None:
@@ -81,6 +85,7 @@ class TakeoverState(ChangingTable):
         if self.role is not StoreRole.SLAVE:
             self._change(StoreRole.SLAVE, UNKNOWN, UNKNOWN)
             self.is_compared = not has_messages
+            self.has_own_pops = has_messages
             self.persist()
 
     def note_master_role(self, broker_role: str) -> None:
@@ -95,9 +100,17 @@ class TakeoverState(ChangingTable):
             self.is_compared = True
             self._dirty = True
 
-    def forget_checkpoint(self) -> None:
-        """Forget the master's checkpoint, because the log was cut: it may count messages that are gone."""
+    def forget_progress(self) -> None:
+        """Forget the master's checkpoint, because the log was cut: it may count messages that are gone, as pops may."""
         self._change(self.role, UNKNOWN, UNKNOWN)
+        self.has_own_pops = True
+        self._dirty = True
+
+    def note_pops(self) -> None:
+        """Record that the offsets of groups that pop are the present master's."""
+        if self.has_own_pops:
+            self.has_own_pops = False
+            self._dirty = True
 
     def note_checkpoint(self, packed: bytes) -> None:
         """Take over the master's answer to GET_TIMER_CHECK_POINT. Raises ValueError for another size."""
@@ -127,6 +140,7 @@ class TakeoverState(ChangingTable):
             "timerQueueOffset": self.queue_offset,
             "isCompared": self.is_compared,
             "masterRole": self.master_role,
+            "hasOwnPops": self.has_own_pops,
         }
         return dump_table("takeover.json", values)
 
@@ -217,7 +231,7 @@ def _identity(properties: bytes) -> bytes:
     return blake2b(b"\x02".join(parts), digest_size=16).digest()
 
 
-def _parse_file(content: bytes) -> tuple[StoreRole, int, int, bool, str]:
+def _parse_file(content: bytes) -> tuple[StoreRole, int, int, bool, str, bool]:
     """Parse takeover.json. Raises ValueError."""
     saved = load_table(content)
     read_ms = read_json_integer(saved.get("timerReadMs", UNKNOWN))
@@ -227,4 +241,5 @@ def _parse_file(content: bytes) -> tuple[StoreRole, int, int, bool, str]:
         read_json_integer(saved.get("timerQueueOffset", UNKNOWN)),
         saved.get("isCompared") is not False,
         str(saved.get("masterRole", "")),
+        saved.get("hasOwnPops") is True,
     )

@@ -311,8 +311,13 @@ class TableSync:
 
         def apply() -> None:
             self._parts.offsets.adopt_progress(own_progress)
-            # Also where they are lower: the pops of a former master may have been cut.
-            self._parts.offsets.adopt_progress(popped_progress)
+            takeover = self._parts.takeover
+            if takeover.has_own_pops:
+                # Also where they are lower: the pops of a former master may have been cut.
+                self._parts.offsets.adopt_progress(popped_progress)
+                takeover.note_pops()
+            else:
+                self._parts.offsets.merge(popped_progress)
             self._parts.delay_service.adopt(delays)
             self._empty_queues |= empty_queues
 
