@@ -31,5 +31,11 @@ except ImportError as error:
 
 # In a checkout, sources that changed must not meet an extension that knows other names.
 _SOURCES = Path(__file__).resolve().parent / "native"
-if _SOURCES.is_dir() and checksum_sources(_SOURCES) != SOURCES_CHECKSUM:
+try:
+    _is_built_from_them = (
+        not (_SOURCES / "module.c").is_file() or checksum_sources(_SOURCES) == SOURCES_CHECKSUM
+    )
+except OSError as error:
+    raise ImportError(f"its sources cannot be compared: {error}") from error
+if not _is_built_from_them:
     raise ImportError("built from other sources: run `make native`")

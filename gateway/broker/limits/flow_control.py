@@ -170,7 +170,9 @@ class FlowControl:
             except RequestError:
                 return 0
             outstanding = connection.limits.max_outstanding_requests - connection.outstanding_requests
-            return min(capacity - self._answers.held_count, outstanding)
+            allowed = min(capacity - self._answers.held_count, outstanding)
+            # Each message that is stored makes the gap to the slaves wider, which decides about the next one.
+            return min(allowed, 1) if self._answers.may_refuse else allowed
 
         return count_allowed
 

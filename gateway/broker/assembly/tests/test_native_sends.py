@@ -227,6 +227,17 @@ async def test_no_more_sends_wait_than_the_limits_allow(cluster, limits):
 
 
 @simulated
+async def test_where_replicas_may_refuse_sends_are_taken_one_by_one(cluster):
+    """Each message makes the gap to the slaves wider, which decides about the next one."""
+    node, _ = await started(cluster, flush_disk_type="SYNC_FLUSH")
+    flow_control, (connection, *_) = node.broker.flow_control, node.service.server.connections
+    count_allowed = flow_control.limits_on_plain_sends(())
+    assert count_allowed(connection) > 1
+    node.broker.answer_gate.may_refuse = True
+    assert count_allowed(connection) == 1
+
+
+@simulated
 async def test_a_send_that_does_not_want_to_wait_is_left_to_python(cluster):
     node, client = await started(cluster, flush_disk_type="SYNC_FLUSH")
     node.broker.group_commit.request_flush = lambda: None
