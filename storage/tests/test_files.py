@@ -199,12 +199,14 @@ def test_a_new_file_of_the_same_name_is_flushed_itself(tmp_path, monkeypatch, de
     assert flushed == [(path, os.stat(path).st_ino)]
 
 
-def test_a_refused_flush_of_an_open_file_names_it(tmp_path, monkeypatch):
+@pytest.mark.parametrize("call", ["fdatasync", "pread"])
+def test_a_refused_flush_of_an_open_file_names_it(tmp_path, monkeypatch, call):
+    """A file system that shut down while it flushed may report success, but its files cannot be read."""
     files = DiskFiles()
     path = f"{tmp_path}/file"
     files.open_mapped(path, PAGE).close()
     files.flush_again(path)
-    monkeypatch.setattr(os, "fdatasync", refuse)
+    monkeypatch.setattr(os, call, refuse)
     for _ in range(2):
         with pytest.raises(FlushFailed, match=f"a flush of {path} to the disk failed: Input/output error"):
             files.flush_again(path)
