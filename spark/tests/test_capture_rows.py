@@ -21,6 +21,7 @@ from spark.capture.frame_decoding import int_field
 from spark.capture.options import CaptureFilter, CaptureSpec
 from spark.capture.record_block import RecordBlock
 from spark.errors import DamageError, DataLossError
+from spark.pull.row_decoder import MAX_TIME_MS, MIN_TIME_MS
 from spark.tests.captures import EPOCH_MS, batch_send, block_of, file_of, frame, pull, send, stored
 
 U32 = st.integers(0, 2**32 - 1)
@@ -111,7 +112,7 @@ def test_columns_are_what_the_codec_reads(records):
             assert row[name] == (getattr(record, name) or None)
         for name in ("code", "connection", "reverse", "redacted"):
             assert row[name] == getattr(record, name)
-        in_range = abs(record.wall_ms) < 2**63 // 1000
+        in_range = MIN_TIME_MS <= record.wall_ms <= MAX_TIME_MS
         assert row["time"] == (record.wall_ms * 1000 if in_range else None)
         assert (row["brokerName"], row["byTarget"]) == (record.broker or None, record.by_target)
         assert row["gatewayUs"] == record.forwarded_us
