@@ -17,8 +17,10 @@ below ``damaged/`` in the store.
    twice. Queues of deleted topics, which come back when all are built again, are deleted again.
 
 With another replica (`plan_fetch`), the bytes of step 1 come from its log instead of fillers, and damage that was
-replaced by fillers before is fetched as well. What the replica does not have is left as it is: then only the log is
-mended, and the store is not opened, because recovery would replace the rest by fillers.
+replaced by fillers before is fetched as well. What the replica does not have is left as it is: then fillers stay, only
+damage in the log is mended, and the store is not opened, because recovery would replace the rest by fillers.
+When fillers are replaced, steps 2 and 3 come before step 1: queues and index do not name those messages, and in a log
+that is whole again nothing would tell a later repair so.
 
 A crash in between leaves a store that a later repair, or the next start of a broker, completes: moved folders are
 built again, and damage that is still there is damaged again.
@@ -34,12 +36,12 @@ from storage.commit_log import CommitLog
 from storage.config import StoreConfig
 from storage.damage import FILLER_FRAME_BYTES, set_aside, write_filler
 from storage.errors import StoreError
-from storage.files import DiskFiles
+from storage.files import DiskFiles, fsync_path
 from storage.index import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES, list_index_files
 from storage.store import MessageStore
 from storage.tools.findings import Part, StoreFinding
 from storage.tools.log_check import DamagedRange, LogCheck, Progress
-from storage.tools.replica_fetch import CannotFetch, LogSource, check_fetch, write_fetched
+from storage.tools.replica_fetch import AlsoFilled, CannotFetch, LogSource, check_fetch, write_fetched
 from storage.tools.store_reader import QueueKey, StoreReader, StoreState
 from storage.tools.verify import Verification
 
@@ -59,7 +61,8 @@ class RepairPlan:
     the topics that existed then; None if that cannot be told.
     ``opened_ns``: the time, in ns since 1970, at which a broker opened the store last.
     ``filled`` are ranges that an earlier repair, or a start, has made fillers. With a ``source``, the ranges
-    ``fetched`` come from there, and ``unfetched`` are those that cannot, with the reason.
+    ``fetched`` come from there, and ``unfetched`` are those that cannot, with the reason. ``skipped`` are filled ranges
+    that cannot come from there, with the reason, unless the replica has fillers as well.
     """
 
     config: StoreConfig
@@ -77,6 +80,12 @@ class RepairPlan:
     source: LogSource | None = None
     fetched: tuple[DamagedRange, ...] = ()
     unfetched: tuple[tuple[DamagedRange, str], ...] = ()
+    skipped: tuple[tuple[DamagedRange, str], ...] = ()
+
+    @property
+    def restores_filled(self) -> bool:
+        """True if messages come back in place of fillers."""
+        return any(damaged.is_filled for damaged in self.fetched)
 
     @property
     def is_empty(self) -> bool:
@@ -200,16 +209,22 @@ def plan_fetch(plan: RepairPlan, source: LogSource) -> RepairPlan:
     reader = StoreReader(config)
     fetched: list[DamagedRange] = []
     unfetched: list[tuple[DamagedRange, str]] = []
+    skipped: list[tuple[DamagedRange, str]] = []
+    lost_ranges = sorted([*plan.ranges, *plan.filled], key=lambda damaged: damaged.start)
     try:
-        for damaged in sorted([*plan.ranges, *plan.filled], key=lambda damaged: damaged.start):
+        for damaged in lost_ranges:
             try:
-                fetched.append(check_fetch(reader.log, source, damaged))
+                fetched.append(check_fetch(reader.log, source, damaged, lost_ranges))
+            except AlsoFilled:
+                continue
             except CannotFetch as error:
                 # What is readable is not worse than before if a replica does not have it either.
-                if not damaged.is_filled:
-                    unfetched.append((damaged, str(error)))
+                (skipped if damaged.is_filled else unfetched).append((damaged, str(error)))
     finally:
         reader.close()
+    if unfetched:
+        # Queues and index are not built again then, and would not name messages in place of fillers.
+        fetched = [damaged for damaged in fetched if not damaged.is_filled]
     rebuilds = plan.rebuilds_queues or bool(fetched)
     moved = list(plan.moved)
     if any(damaged.is_filled for damaged in fetched):
@@ -225,6 +240,7 @@ def plan_fetch(plan: RepairPlan, source: LogSource) -> RepairPlan:
         source=source,
         fetched=tuple(fetched),
         unfetched=tuple(unfetched),
+        skipped=tuple(skipped),
     )
 
 
@@ -283,10 +299,13 @@ def carry_out(plan: RepairPlan) -> None:
         raise StoreError(f"a broker has opened {config.root} since it was verified; run the command again")
     unlock = files.lock(f"{config.root}/lock")
     try:
+        if plan.restores_filled:
+            _move_aside(plan)
         _mend_log(plan, files)
         if plan.unfetched:
             return
-        _move_aside(plan)
+        if not plan.restores_filled:
+            _move_aside(plan)
         # Opening locks again: the same process may, and closing unlocks.
         store = MessageStore.open(config, files)
         try:
@@ -326,12 +345,13 @@ def _mend_log(plan: RepairPlan, files: DiskFiles) -> None:
                 set_aside(files, config.root, log, damaged.start, damaged.end, damaged.reason)
             if damaged is not plan.torn:
                 write_filler(files, log, damaged.start, damaged.end)
+        lost_ranges = [*plan.fetched, *plan.filled, *(damaged for damaged, _ in plan.unfetched)]
         for damaged in plan.fetched:
             assert plan.source is not None
             _make_room(log, damaged)
             if not damaged.is_missing:
                 set_aside(files, config.root, log, damaged.start, damaged.end, damaged.reason)
-            write_fetched(files, config.root, log, plan.source, damaged)
+            write_fetched(files, config.root, log, plan.source, damaged, lost_ranges)
     finally:
         log.close()
 
@@ -358,6 +378,9 @@ def _move_aside(plan: RepairPlan) -> None:
         moved_path = f"{target}/{os.path.relpath(path, root)}"
         os.makedirs(os.path.dirname(moved_path), exist_ok=True)
         os.rename(path, moved_path)
+    # Durably, because messages may be written in place of fillers next.
+    for folder in {os.path.dirname(path) for path in plan.moved}:
+        fsync_path(folder)
 
 
 def _delete_forgotten_topics(plan: RepairPlan, store: MessageStore) -> None:

@@ -1,7 +1,8 @@
 """Fetches damaged parts of the commit log from another replica, whose log has the same bytes at the same offsets.
 
 Nothing is taken on trust. The replica has to send the whole messages beside the damaged part as well, and these must
-equal the ones here byte for byte: otherwise its log is not a replica of this one. Each message of the part itself must
+equal the ones here byte for byte: otherwise its log is not a replica of this one. Messages that lie in other damaged or
+filled parts are not compared, but at least one message beside the part has to be. Each message of the part itself must
 name its physical offset, its lengths must add up, and its body must match its CRC. Together the messages must fill the
 part exactly.
 
@@ -14,7 +15,7 @@ may be as long as a log file, and the replica may fail at any byte. It is put in
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
@@ -54,12 +55,24 @@ class LogSource(Protocol):
         """Yield the bytes from the start of a message on, as they come. Raises CannotFetch."""
 
 
-def check_fetch(log: CommitLog, source: LogSource, damaged: DamagedRange) -> DamagedRange:
-    """Read a damaged range at a replica; return it with the end that the messages there have. Raises CannotFetch."""
-    return _fetch(log, source, damaged, lambda offset, message: None)
+def check_fetch(
+    log: CommitLog, source: LogSource, damaged: DamagedRange, lost_ranges: Sequence[DamagedRange]
+) -> DamagedRange:
+    """Read a damaged range at a replica; return it with the end that the messages there have. Raises CannotFetch.
+
+    ``lost_ranges``: all ranges that are damaged or filled here, in which nothing can be compared.
+    """
+    return _fetch(log, source, damaged, lost_ranges, lambda offset, message: None)
 
 
-def write_fetched(files: Files, root: str, log: CommitLog, source: LogSource, damaged: DamagedRange) -> None:
+def write_fetched(
+    files: Files,
+    root: str,
+    log: CommitLog,
+    source: LogSource,
+    damaged: DamagedRange,
+    lost_ranges: Sequence[DamagedRange],
+) -> None:
     """Replace a damaged range by the bytes of a replica, durably. Raises CannotFetch; then nothing has changed.
 
     ``damaged`` is what `check_fetch` returned, and there is room for it in the log's files.
@@ -72,7 +85,7 @@ def write_fetched(files: Files, root: str, log: CommitLog, source: LogSource, da
             def write(offset: int, message: bytes) -> None:
                 copy.write(message)
 
-            fetched = _fetch(log, source, damaged, write)
+            fetched = _fetch(log, source, damaged, lost_ranges, write)
             if fetched.end != damaged.end:
                 raise CannotFetch(f"the replica's messages now end at {fetched.end}, not at {damaged.end}")
             copy.seek(0)
@@ -102,7 +115,13 @@ def _put_into_log(files: Files, log: CommitLog, start: int, read: Callable[[], b
     files.flush(log.path(base))
 
 
-def _fetch(log: CommitLog, source: LogSource, damaged: DamagedRange, write: Write) -> DamagedRange:
+def _fetch(
+    log: CommitLog,
+    source: LogSource,
+    damaged: DamagedRange,
+    lost_ranges: Sequence[DamagedRange],
+    write: Write,
+) -> DamagedRange:
     """Read a range at a replica, with a message before and one after it, and check everything."""
     start = damaged.message_before if damaged.message_before >= 0 else damaged.start
     if not source.begin <= start < source.end:
@@ -113,13 +132,18 @@ def _fetch(log: CommitLog, source: LogSource, damaged: DamagedRange, write: Writ
     messages = _messages(log, source.read(start), start)
     offset = start
     are_fillers = True
+    comparisons = 0
     while offset < end:
         if offset >= source.end:
             raise CannotFetch(f"the log of the replica ends at {source.end}")
         message, is_whole_filler = next(messages)
         following = offset + len(message)
         if offset < damaged.start:
-            _compare(log, offset, message)
+            if following > damaged.start:
+                raise CannotFetch(f"the replica has no message at {damaged.start}")
+            if not _is_lost(lost_ranges, offset):
+                _compare(log, offset, message)
+                comparisons += 1
         else:
             if following > end and not damaged.is_end_unknown:
                 raise CannotFetch(
@@ -130,10 +154,24 @@ def _fetch(log: CommitLog, source: LogSource, damaged: DamagedRange, write: Writ
         offset = following
     if are_fillers and damaged.is_filled:
         raise AlsoFilled("the replica has the same fillers")
-    if offset < source.end and _is_whole_here(log, offset):
+    following = offset
+    # Without a message before the range, the one to compare may come only after further ranges.
+    while not comparisons and following < source.end and _is_lost(lost_ranges, following):
         message, _ = next(messages)
-        _compare(log, offset, message)
+        following += len(message)
+    if following < source.end and not _is_lost(lost_ranges, following) and _is_whole_here(log, following):
+        message, _ = next(messages)
+        _compare(log, following, message)
+        comparisons += 1
+    if not comparisons:
+        raise CannotFetch(
+            "there is no whole message beside these bytes here, by which to tell that the log is a replica of this one"
+        )
     return replace(damaged, end=offset, is_end_unknown=False)
+
+
+def _is_lost(lost_ranges: Sequence[DamagedRange], offset: int) -> bool:
+    return any(damaged.start <= offset < damaged.end for damaged in lost_ranges)
 
 
 def _messages(log: CommitLog, pieces: Iterator[bytes], start: int) -> Iterator[tuple[bytes, bool]]:

@@ -328,6 +328,9 @@ def repair(
     with connection.open() if replica else nullcontext() as client:
         if client is not None and replica is not None and (plan.ranges or plan.filled):
             plan = _plan_fetch(plan, client, replica, ha_port)
+        for damaged, reason in plan.skipped:
+            size = damaged.end - damaged.start
+            echo(f"Fillers stay: {size:,} bytes from physical offset {damaged.start:,}: {reason}")
         if plan.is_empty:
             echo("Nothing to repair.")
             return

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from storage.layout import mapped_file_offsets
+from storage.tools import repair
 from storage.tools.repair import RepairPlan, carry_out, plan_fetch
+from storage.tools.replica_fetch import write_fetched
 from storage.tools.tests.stores import (
     COUNT,
     LOG_FILE_BYTES,
@@ -60,6 +62,11 @@ def repair_and_check(root: Path, whole: Path, source: FolderSource) -> None:
     carry_out(repair_plan)
     assert damage_of(root) == []
     assert logs(root) == before
+    check_all_is_readable(root)
+
+
+def check_all_is_readable(root: Path) -> None:
+    """Assert that queues and index name every message, and that no copy is left over."""
     store = open_store(root)
     assert read_all(store) == list(range(COUNT))
     assert {key: store.max_offset(*key) for key in QUEUES} == ENDS
@@ -115,7 +122,9 @@ def test_fillers_of_both_replicas_stay(roots: tuple[Path, Path]) -> None:
     carry_out(plan(whole))
     shutil.rmtree(root)
     shutil.copytree(whole, root)
-    assert fetch_plan(root, FolderSource(whole)).is_empty
+    repair_plan = fetch_plan(root, FolderSource(whole))
+    assert repair_plan.is_empty
+    assert repair_plan.skipped == ()
 
 
 def check_nothing_is_written(root: Path, source: FolderSource, reason: str) -> None:
@@ -182,3 +191,94 @@ def test_a_replica_that_fails_half_way_changes_nothing(roots: tuple[Path, Path])
 def test_a_whole_store_needs_nothing(roots: tuple[Path, Path]) -> None:
     root, whole = roots
     assert fetch_plan(root, FolderSource(whole)).is_empty
+
+
+def fill_and_index_again(root: Path, number: int) -> None:
+    """Replace a message by a filler, with an index that was built afterwards."""
+    spoil(root, number, 90)
+    shutil.rmtree(root / "index")
+    carry_out(plan(root))
+
+
+def test_messages_that_came_before_the_replica_failed_are_readable_in_the_end(
+    roots: tuple[Path, Path],
+) -> None:
+    root, whole = roots
+    fill_and_index_again(root, 21)
+    spoil(root, 150, 90)
+    source = FolderSource(whole)
+    repair_plan = fetch_plan(root, source)
+    source.data[place_of(whole, 150) + 90] ^= 1
+    with pytest.raises(Exception, match="damaged as well"):
+        carry_out(repair_plan)
+    repair_and_check(root, whole, FolderSource(whole))
+
+
+def test_messages_in_place_of_fillers_are_readable_after_a_power_cut(
+    roots: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, whole = roots
+    fill_and_index_again(root, 21)
+
+    def write_and_die(*arguments: object) -> None:
+        write_fetched(*arguments)  # type: ignore[arg-type]
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(repair, "write_fetched", write_and_die)
+        with pytest.raises(KeyboardInterrupt):
+            carry_out(fetch_plan(root, FolderSource(whole)))
+    assert logs(root) == logs(whole)
+    assert not list((root / "index").iterdir())
+    rerun = fetch_plan(root, FolderSource(whole))
+    if not rerun.is_empty:
+        carry_out(rerun)
+    check_all_is_readable(root)
+
+
+def test_fillers_stay_while_damage_cannot_be_fetched(roots: tuple[Path, Path]) -> None:
+    root, whole = roots
+    fill_and_index_again(root, 21)
+    spoil(root, 150, 90)
+    check_nothing_is_written(root, FolderSource(whole, end=place_of(whole, 100)), "ends at")
+    repair_and_check(root, whole, FolderSource(whole))
+
+
+@pytest.mark.parametrize(("filled", "damaged"), [(20, 21), (21, 20), (0, 1), (1, 0), (COUNT - 2, COUNT - 1)])
+def test_fillers_beside_damage(roots: tuple[Path, Path], filled: int, damaged: int) -> None:
+    root, whole = roots
+    spoil(root, filled, 90)
+    carry_out(plan(root))
+    physical_offset = place_of(whole, damaged)
+    flip_bit(log_file(root, physical_offset // LOG_FILE_BYTES), physical_offset % LOG_FILE_BYTES + 90)
+    repair_plan = fetch_plan(root, FolderSource(whole))
+    assert len(repair_plan.fetched) == 2
+    repair_and_check(root, whole, FolderSource(whole))
+
+
+def test_two_missing_files_in_a_row(roots: tuple[Path, Path]) -> None:
+    root, whole = roots
+    log_file(root, 1).unlink()
+    log_file(root, 2).unlink()
+    repair_and_check(root, whole, FolderSource(whole))
+
+
+def test_fillers_that_the_replica_cannot_replace_are_reported(roots: tuple[Path, Path]) -> None:
+    root, whole = roots
+    spoil(root, 20, 90)
+    carry_out(plan(root))
+    source = FolderSource(whole)
+    source.data[place_of(whole, 20) + 90] ^= 1
+    repair_plan = fetch_plan(root, source)
+    assert repair_plan.is_empty
+    ((damaged, reason),) = repair_plan.skipped
+    assert damaged.start == place_of(whole, 20)
+    assert "damaged as well" in reason
+
+
+def test_a_replica_that_cannot_be_compared(tmp_path: Path) -> None:
+    """Without one whole message here, the log of any other store would pass."""
+    root = make_store(tmp_path / "store", count=1)
+    other = make_store(tmp_path / "other", count=3)
+    spoil(root, 0, 90)
+    check_nothing_is_written(root, FolderSource(other), "no whole message")

@@ -7,12 +7,14 @@ import resource
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from gateway.commands import cli
+from storage.tools.repair import RepairPlan
 from storage.tools.tests.stores import (
     COUNT,
     flip_bit,
@@ -134,6 +136,24 @@ def test_repair_asks_before_it_writes(root: Path) -> None:
         "00000000000000000000-00000000000000000158"
     ]
     assert run("repair", root, *SIZES, "--yes").output.splitlines()[-1] == "Nothing to repair."
+
+
+def test_repair_names_fillers_that_the_replica_cannot_replace(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flip_bit(log_file(root), 90)
+    assert run("repair", root, *SIZES, "--yes").exit_code == ExitCode.DONE
+
+    def plan_fetch(plan: RepairPlan, *replica: object) -> RepairPlan:
+        return replace(plan, skipped=((plan.filled[0], "too old"),))
+
+    monkeypatch.setattr("gateway.commands.store.commands._plan_fetch", plan_fetch)
+    result = run("repair", root, *SIZES, "--from", "127.0.0.1:1")
+    assert result.exit_code == ExitCode.DONE
+    assert result.output.splitlines()[-2:] == [
+        "Fillers stay: 158 bytes from physical offset 0: too old",
+        "Nothing to repair.",
+    ]
 
 
 def test_repair_of_a_killed_store(root: Path) -> None:
