@@ -40,6 +40,11 @@ log = logging.getLogger(__name__)
 
 MAX_BROKER_SETS: Final = 10_000
 MAX_NAME_CHARS: Final = 256
+MAX_BROKER_SET_BYTES: Final = 64 * 1024
+"""JSON of one broker set: 64 replicas with the longest addresses and check codes, and well below 1.5 MiB, the longest
+request that etcd accepts."""
+MAX_STATE_BYTES: Final = 16 * 1024 * 1024
+"""JSON of all broker sets, which a controller reads when it begins to lead."""
 MAX_TURN_S: Final = 1.0
 """Longest time between two turns of the task that watches heartbeats."""
 MAX_DELAY_S: Final = 1.0
@@ -62,6 +67,7 @@ class _Table:
     """The entries of the store, complete while this controller leads."""
 
     entries: dict[str, Entry] = field(default_factory=dict)
+    size_bytes: int = 0
 
 
 class Controller:
@@ -91,7 +97,7 @@ class Controller:
         self.leadership = Leadership(store, member, clock.monotonic, self._take_over)
 
     def _take_over(self, entries: dict[str, Entry]) -> None:
-        self._table = _Table(entries)
+        self._table = _Table(entries, sum(entry.size_bytes for entry in entries.values()))
         if self.liveness.is_full:
             # Until now it was not known here which brokers are registered, and their heartbeats may have been refused.
             self.liveness.wait_for_heartbeats()
@@ -129,14 +135,32 @@ class Controller:
             broker_set = None if entry is None else entry.broker_set
             decision = decide(broker_set)
             if decision.broker_set is not broker_set:
-                if entry is None:
-                    self._check_room(name)
+                size_bytes = 0
+                if decision.broker_set is not None:
+                    size_bytes = len(decision.broker_set.to_json())
+                    self._check_room(name, entry, decision.broker_set, size_bytes)
                 # The requesting broker may disconnect, but a write must not be left half known.
                 with trio.CancelScope(shield=True):
-                    await self._write(table, name, entry, decision.broker_set)
+                    await self._write(table, name, entry, decision.broker_set, size_bytes)
         return decision
 
-    def _check_room(self, name: str) -> None:
+    def _check_room(self, name: str, entry: Entry | None, broker_set: BrokerSet, size_bytes: int) -> None:
+        """Raise RequestError if a registration exceeds a limit. Elections and removals are never refused."""
+        if entry is None:
+            self._check_room_for_name(name)
+        elif broker_set.replicas is entry.broker_set.replicas:
+            return
+        growth_bytes = size_bytes - (0 if entry is None else entry.size_bytes)
+        if growth_bytes <= 0:
+            return
+        if size_bytes > MAX_BROKER_SET_BYTES:
+            remark = f"the replicas of broker-set {name} take more than {MAX_BROKER_SET_BYTES:,} bytes"
+            raise RequestError(ResponseCode.CONTROLLER_INVALID_REQUEST, remark)
+        if self._table.size_bytes + growth_bytes > MAX_STATE_BYTES:
+            remark = f"all broker sets take more than {MAX_STATE_BYTES:,} bytes"
+            raise RequestError(ResponseCode.CONTROLLER_INVALID_REQUEST, remark)
+
+    def _check_room_for_name(self, name: str) -> None:
         if not name or len(name) > MAX_NAME_CHARS:
             raise RequestError(
                 ResponseCode.CONTROLLER_INVALID_REQUEST, f"broker names have 1 to {MAX_NAME_CHARS} characters"
@@ -147,7 +171,7 @@ class Controller:
             )
 
     async def _write(
-        self, table: _Table, name: str, entry: Entry | None, broker_set: BrokerSet | None
+        self, table: _Table, name: str, entry: Entry | None, broker_set: BrokerSet | None, size_bytes: int
     ) -> None:
         term = self.leadership.term
         if term is None:
@@ -165,10 +189,11 @@ class Controller:
                 ResponseCode.SYSTEM_ERROR, f"the controller cannot store the change: {problem}"
             ) from problem
         # A table that was replaced meanwhile was read after this write.
+        table.size_bytes += size_bytes - (0 if entry is None else entry.size_bytes)
         if broker_set is None:
             table.entries.pop(name, None)
         else:
-            table.entries[name] = Entry(broker_set, version)
+            table.entries[name] = Entry(broker_set, version, size_bytes)
 
     # -- elections ----------------------------------------------------------------------------------------------------
 

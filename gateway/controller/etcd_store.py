@@ -15,6 +15,8 @@ from gateway.controller.etcd_client import EtcdClient, EtcdRefusal, JsonObject, 
 from gateway.controller.store import ControllerMember, Entry, StoreUnavailable, Term, TermOver
 
 KEY_PREFIX: Final = "/rocketmq-gateway/controller"
+PAGE_ENTRIES: Final = 128
+"""Entries in one answer: of the largest broker sets, they are shorter than the longest answer that is read."""
 SAFETY_S: Final = 0.5
 """A term is over this much earlier for its controller than its lease is for etcd, whose clock may run faster."""
 
@@ -76,14 +78,21 @@ class EtcdStore:
 
     async def read_all(self) -> dict[str, Entry]:
         end = self._entry_prefix[:-1] + chr(ord(self._entry_prefix[-1]) + 1)
-        answer = await self._call(
-            "/v3/kv/range", {"key": encode(self._entry_prefix), "rangeEnd": encode(end)}
-        )
-        entries = {}
-        for item in answer.get("kvs", ()):
-            name = decode(item["key"]).decode().removeprefix(self._entry_prefix)
-            entries[name] = Entry(BrokerSet.from_json(decode(item["value"])), int(item["mod_revision"]))
-        return entries
+        entries: dict[str, Entry] = {}
+        begin = self._entry_prefix.encode()
+        # The pages belong together although they are read one after the other: nobody else can write in this term.
+        while True:
+            answer = await self._call(
+                "/v3/kv/range", {"key": encode(begin), "rangeEnd": encode(end), "limit": PAGE_ENTRIES}
+            )
+            items = answer.get("kvs", ())
+            for item in items:
+                key, state = decode(item["key"]), decode(item["value"])
+                name = key.decode().removeprefix(self._entry_prefix)
+                entries[name] = Entry(BrokerSet.from_json(state), int(item["mod_revision"]), len(state))
+                begin = key + b"\0"
+            if not items or not answer.get("more"):
+                return entries
 
     async def compare_and_put(self, term: Term, name: str, version: int, broker_set: BrokerSet | None) -> int:
         key = self._entry_prefix + name

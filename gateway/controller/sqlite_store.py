@@ -87,7 +87,7 @@ class SqliteStore:
                 "SELECT name, version, state FROM broker_sets WHERE state IS NOT NULL"
             ).fetchall()
         )
-        return {name: Entry(BrokerSet.from_json(state), version) for name, version, state in rows}
+        return {name: Entry(BrokerSet.from_json(state), version, len(state)) for name, version, state in rows}
 
     async def compare_and_put(self, term: Term, name: str, version: int, broker_set: BrokerSet | None) -> int:
         state = None if broker_set is None else broker_set.to_json()

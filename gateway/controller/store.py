@@ -39,10 +39,11 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A stored broker set, with the version that the next write must name."""
+    """A stored broker set, with the version that the next write must name, and the length of its JSON."""
 
     broker_set: BrokerSet
     version: int
+    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

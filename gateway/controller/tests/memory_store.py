@@ -67,7 +67,7 @@ class MemoryStore:
         if broker_set is None:
             self.entries.pop(name, None)
             return 0
-        self.entries[name] = Entry(broker_set, self._revision)
+        self.entries[name] = Entry(broker_set, self._revision, len(broker_set.to_json()))
         return self._revision
 
 

@@ -20,9 +20,11 @@ from gateway.controller.tests.memory_store import MemoryStore
 from remoting.bodies.ha import SyncStateSet
 from remoting.errors import RequestError
 from remoting.requests.controller import (
+    CleanBrokerData,
     ControllerAlterSyncStateSet,
     ControllerApplyBrokerId,
     ControllerElectMaster,
+    ControllerRegisterBroker,
 )
 
 NAME = "a"
@@ -371,3 +373,57 @@ def test_a_full_controller_that_begins_to_lead_waits_for_the_registered_replicas
         assert group.broker_set == before
 
     play(Group("n0", "n1"), story)
+
+
+@pytest.mark.parametrize("bound", ["MAX_BROKER_SET_BYTES", "MAX_STATE_BYTES"])
+def test_registrations_end_at_the_bound_of_bytes_and_elections_do_not(
+    bound: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(group: Group) -> None:
+        await group.begin(1, 2)
+        monkeypatch.setattr(f"gateway.controller.controller.{bound}", len(group.broker_set.to_json()))
+        group.scopes["n0"].cancel()
+        await trio.sleep(0.01)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(group.run_member, "n0")
+            await trio.sleep(1)
+            before = group.broker_set
+            with pytest.raises(RequestError, match=r"more than [0-9,]+ bytes") as refusal:
+                await group.register(3)
+            assert refusal.value.code == ResponseCode.CONTROLLER_INVALID_REQUEST
+            longer = ControllerRegisterBroker(
+                cluster_name="C", broker_name=NAME, broker_id=2, broker_address="longer-host:2"
+            )
+            decide = partial(rules.register_broker, request=longer, liveness=group.leader.liveness)
+            with pytest.raises(RequestError, match=r"more than [0-9,]+ bytes"):
+                await group.leader.change(NAME, decide)
+            assert group.broker_set == before
+            # Epochs get longer, and other replicas are in sync: that is never refused.
+            monkeypatch.setattr(f"gateway.controller.controller.{bound}", 1)
+            group.alive = {2}
+            await trio.sleep(30)
+            assert group.broker_set.master_id == 2
+            clean = CleanBrokerData(cluster_name="C", broker_name=NAME, broker_controller_ids_to_clean="1")
+            decide_removal = partial(rules.clean_brokers, request=clean, liveness=group.leader.liveness)
+            await group.leader.change(NAME, decide_removal)
+            assert list(group.broker_set.replicas) == [2]
+            nursery.cancel_scope.cancel()
+
+    play(Group("n0"), story)
+
+
+def test_removed_replicas_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(group: Group) -> None:
+        await group.register(1, 2)
+        monkeypatch.setattr(
+            "gateway.controller.controller.MAX_STATE_BYTES", len(group.broker_set.to_json()) + 10
+        )
+        with pytest.raises(RequestError, match=r"more than [0-9,]+ bytes"):
+            await group.register(3)
+        clean = CleanBrokerData(cluster_name="C", broker_name=NAME, is_clean_living_broker=True)
+        decide = partial(rules.clean_brokers, request=clean, liveness=group.leader.liveness)
+        await group.leader.change(NAME, decide)
+        assert NAME not in group.store.entries
+        await group.register(1, 2)
+
+    play(Group("n0"), story)

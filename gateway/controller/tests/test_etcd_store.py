@@ -8,14 +8,17 @@ import pytest
 import trio
 
 from gateway.controller.broker_set import BrokerSet
-from gateway.controller.etcd_client import EtcdClient, EtcdEndpoint
-from gateway.controller.etcd_store import EtcdStore
+from gateway.controller.controller import MAX_BROKER_SET_BYTES, MAX_NAME_CHARS
+from gateway.controller.etcd_client import MAX_ANSWER_BYTES, EtcdClient, EtcdEndpoint
+from gateway.controller.etcd_store import KEY_PREFIX, PAGE_ENTRIES, EtcdStore
 from gateway.controller.store import ControllerMember, StoreUnavailable, TermOver
 from tools.etcd_members import EtcdMembers, etcd_program
 
 pytestmark = pytest.mark.skipif(etcd_program() is None, reason="etcd is not installed")
 FIRST = BrokerSet("C", "a").with_replica(1, "h:1", "x")
 LEASE_S = 2
+ETCD_MAX_REQUEST_BYTES = 1_572_864
+"""The default of etcd's --max-request-bytes."""
 LONG_LEASE_S = 60
 """A lease that does not end while a busy machine carries out a test."""
 TIMEOUT_S, PATIENT_S = 2.0, 30.0
@@ -80,6 +83,35 @@ def test_one_leads_and_its_state_is_read_by_the_next(open_store: OpenStore) -> N
         await second.end_term(later)
 
     trio.run(story)
+
+
+def test_a_state_that_is_longer_than_an_answer_of_etcd_is_read_in_pages(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"{letter}{end}" for letter in "abcdefgh" for end in ("", "\0", "/x", "\u00fc")]
+
+    async def story() -> None:
+        store = open_store()
+        term = await store.begin_term(ControllerMember("n0", "h:1"))
+        assert term is not None
+        for name in names:
+            await store.compare_and_put(term, name, 0, FIRST)
+        monkeypatch.setattr("gateway.controller.etcd_client.MAX_ANSWER_BYTES", 4096)
+        monkeypatch.setattr("gateway.controller.etcd_store.PAGE_ENTRIES", 5, raising=False)
+        entries = await store.read_all()
+        assert sorted(entries) == sorted(names)
+        assert {entry.size_bytes for entry in entries.values()} == {len(FIRST.to_json())}
+        await store.end_term(term)
+
+    trio.run(story)
+
+
+def test_a_page_of_the_largest_broker_sets_fits_into_an_answer() -> None:
+    key_bytes = len(KEY_PREFIX) + 64 + 4 * MAX_NAME_CHARS
+    # Elections are not refused for lack of room: their ids and epochs come in addition.
+    set_bytes = MAX_BROKER_SET_BYTES + 4096
+    assert PAGE_ENTRIES * (key_bytes + set_bytes) * 4 / 3 < MAX_ANSWER_BYTES
+    assert set_bytes * 4 < ETCD_MAX_REQUEST_BYTES
 
 
 def test_a_term_that_is_not_renewed_ends_for_its_holder_before_it_does_for_others(
