@@ -27,7 +27,7 @@ from gateway.controller.election import key_of
 from gateway.controller.leadership import Leadership
 from gateway.controller.liveness import MAX_LIVE_BROKERS, Heartbeat, Liveness, ReplicaKey
 from gateway.controller.notifications import Notifications
-from gateway.controller.rules import NO_BROKER, Ruling, elect_master, needs_election
+from gateway.controller.rules import NO_BROKER, Ruling, elect_master, has_live_master, needs_election
 from gateway.controller.store import ControllerMember, Entry, Store, StoreUnavailable, TermOver
 from gateway.runtime.metrics import Metric
 from remoting.connection import Connection
@@ -47,6 +47,10 @@ MAX_STATE_BYTES: Final = 16 * 1024 * 1024
 """JSON of all broker sets, which a controller reads when it begins to lead."""
 MAX_TURN_S: Final = 1.0
 """Longest time between two turns of the task that watches heartbeats."""
+MIN_TURN_S: Final = 0.1
+"""Shortest time between two turns of that task, and of the one that holds elections: strangers choose time-outs."""
+SETS_PER_SLICE: Final = 100
+"""Broker sets that are looked at before other tasks run; each has up to 64 replicas."""
 MAX_DELAY_S: Final = 1.0
 """A turn that comes later than by this means that the process was stopped, or its machine."""
 Answer = TypeVar("Answer", bound=Header)
@@ -287,6 +291,7 @@ class Controller:
                         await self._may_need_election.wait()
                     self._may_need_election = trio.Event()
                     await self.elect_missing_masters()
+                    await trio.sleep(MIN_TURN_S)
             finally:
                 self._nursery = None
 
@@ -296,7 +301,7 @@ class Controller:
             death_s = self.liveness.seconds_to_next_death()
             # A moment after the death: at its exact time a broker is still alive.
             until_death_s = interval_s if death_s is None else death_s + 0.01
-            await trio.sleep(min(interval_s, until_death_s, MAX_TURN_S))
+            await trio.sleep(max(MIN_TURN_S, min(interval_s, until_death_s, MAX_TURN_S)))
             self._excuse_pause()
             self.remove_silent()
 
@@ -312,7 +317,9 @@ class Controller:
     async def elect_missing_masters(self) -> None:
         """Hold an election for each broker set that needs one."""
         self._excuse_pause()
-        for broker_set in list(self.broker_sets()):
+        for index, broker_set in enumerate(list(self.broker_sets())):
+            if index % SETS_PER_SLICE == SETS_PER_SLICE - 1:
+                await trio.lowlevel.checkpoint()
             may_be_unclean = self.config.enable_elect_unclean_master
             if self.leadership.term is None:
                 return
@@ -342,7 +349,7 @@ class Controller:
         sets = list(self.broker_sets()) if leads else []
         yield Metric("controller_broker_sets", len(sets), "broker names; 0 unless it leads", "gauge")
         masterless = sum(
-            broker_set.had_master and not self._has_live_master(broker_set) for broker_set in sets
+            broker_set.had_master and not has_live_master(broker_set, self.liveness) for broker_set in sets
         )
         yield Metric("controller_missing_masters", masterless, "broker names without a live master", "gauge")
         yield Metric("controller_elections_total", self.counts.elections, "masters elected")
@@ -357,7 +364,3 @@ class Controller:
             self.notifications.failed,
             "brokers that could not be told of their role",
         )
-
-    def _has_live_master(self, broker_set: BrokerSet) -> bool:
-        master_id = broker_set.master_id
-        return master_id is not None and self.liveness.is_alive(key_of(broker_set, master_id))

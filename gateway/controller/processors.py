@@ -5,6 +5,7 @@ that names the field; the official controller answers with a NullPointerExceptio
 """
 
 from functools import partial
+from typing import Final
 
 from codec.constants import ResponseCode
 from codec.errors import JsonSizeError
@@ -30,6 +31,8 @@ from remoting.requests.namesrv import BrokerHeartbeat
 
 handlers: HandlerTable[Controller] = HandlerTable()
 UNCHANGEABLE_KEYS = frozenset({"configBlackList", "configStorePath", "rocketmqHome"})
+MAX_REPLICAS_PER_ANSWER: Final = 10_000
+"""Replicas in one answer about broker sets, which is built while no other task runs."""
 _SENDS_HEARTBEATS = StateSlot[bool]("sends heartbeats to the controller")
 
 
@@ -151,6 +154,11 @@ def get_sync_state_data(
         raise RequestError(ResponseCode.SYSTEM_ERROR, "not set any response code")
     broker_sets = {name: controller.broker_set(name) for name in names}
     present = {name: broker_set for name, broker_set in broker_sets.items() if broker_set is not None}
+    if sum(len(broker_set.replicas) for broker_set in present.values()) > MAX_REPLICAS_PER_ANSWER:
+        remark = (
+            f"the broker sets have more than {MAX_REPLICAS_PER_ANSWER} replicas: ask for fewer names at once"
+        )
+        raise RequestError(ResponseCode.CONTROLLER_INVALID_REQUEST, remark)
     return ask.ControllerGetSyncStateDataReply(data=rules.replicas_of(present, controller.liveness))
 
 

@@ -9,6 +9,7 @@ Source: ReplicasInfoManager, 5.4.0. Deviations:
 - removing all replicas in sync keeps the epochs (`BrokerSet.without_replicas`)
 - an election that finds nobody changes nothing if there was no master; the official one begins an epoch each time, and
   a set that never had a master can then get none
+- an election that designates the broker -1, which is nobody, keeps the master; the official one takes it away
 - the next id is never one that is taken already
 - no election is held while a replica that counts has not had the time for a heartbeat (`Liveness.is_unheard`)
 """
@@ -320,8 +321,10 @@ def elect_master(
     if request.broker_id == NO_BROKER and not is_too_early:
         code = ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE
         remark = "Old master has down and failed to elect a new broker master"
-        rest = broker_set if broker_set.master_id is None else broker_set.without_master()
-        return refused(answer, rest, code, remark)
+        # Only a master that is dead is lost. An operator's request that designates nobody changes nothing.
+        if broker_set.master_id is None or request.designate_elect or has_live_master(broker_set, liveness):
+            return refused(answer, broker_set, code, remark)
+        return refused(answer, broker_set.without_master(), code, remark)
     code = ResponseCode.CONTROLLER_ELECT_MASTER_FAILED
     return refused(answer, broker_set, code, "Failed to elect a new master")
 
@@ -336,9 +339,15 @@ def needs_election(broker_set: BrokerSet, liveness: Liveness, *, may_be_unclean:
         return False
     if broker_set.master_id is None:
         return choose_master(broker_set, liveness, None, may_be_unclean=may_be_unclean) is not None
-    if liveness.is_alive(key_of(broker_set, broker_set.master_id)):
+    if has_live_master(broker_set, liveness):
         return False
     return any(liveness.is_alive(key_of(broker_set, broker_id)) for broker_id in broker_set.replicas)
+
+
+def has_live_master(broker_set: BrokerSet, liveness: Liveness) -> bool:
+    """Tell whether a broker set has a master that is alive."""
+    master_id = broker_set.master_id
+    return master_id is not None and liveness.is_alive(key_of(broker_set, master_id))
 
 
 def _is_too_early(broker_set: BrokerSet, liveness: Liveness) -> bool:

@@ -15,7 +15,7 @@ from gateway.controller.broker_set import BrokerSet
 from gateway.controller.controller import Controller
 from gateway.controller.liveness import Heartbeat, ReplicaKey
 from gateway.controller.notifications import Notifications
-from gateway.controller.store import ControllerMember
+from gateway.controller.store import ControllerMember, Entry
 from gateway.controller.tests.memory_store import MemoryStore
 from remoting.bodies.ha import SyncStateSet
 from remoting.errors import RequestError
@@ -425,5 +425,58 @@ def test_removed_replicas_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
         await group.leader.change(NAME, decide)
         assert NAME not in group.store.entries
         await group.register(1, 2)
+
+    play(Group("n0"), story)
+
+
+def test_other_tasks_run_while_many_broker_sets_are_looked_at() -> None:
+    async def story(group: Group) -> None:
+        sets = {f"n{number}": BrokerSet("C", f"n{number}") for number in range(2_000)}
+        group.leader._take_over({name: Entry(broker_set, 1, 100) for name, broker_set in sets.items()})
+        turns = 0
+
+        async def count_turns() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await trio.lowlevel.checkpoint()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(count_turns)
+            await trio.lowlevel.checkpoint()
+            before = turns
+            await group.leader.elect_missing_masters()
+            assert 15 <= turns - before <= 60
+            nursery.cancel_scope.cancel()
+
+    play(Group("n0"), story)
+
+
+def test_heartbeats_that_count_for_a_moment_do_not_keep_the_controller_busy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counts = {"remove_silent": 0, "elect_missing_masters": 0}
+    remove_silent, elect_missing_masters = Controller.remove_silent, Controller.elect_missing_masters
+
+    def count_removals(controller: Controller) -> None:
+        counts["remove_silent"] += 1
+        remove_silent(controller)
+
+    async def count_scans(controller: Controller) -> None:
+        counts["elect_missing_masters"] += 1
+        await elect_missing_masters(controller)
+
+    monkeypatch.setattr(Controller, "remove_silent", count_removals)
+    monkeypatch.setattr(Controller, "elect_missing_masters", count_scans)
+
+    async def story(group: Group) -> None:
+        await group.begin(1)
+        counts.update(dict.fromkeys(counts, 0))
+        for _ in range(1_000):
+            key = ReplicaKey("C", "stranger", 1)
+            group.leader.record_heartbeat(key, Heartbeat("h:9", timeout_s=0.001), None)
+            await trio.sleep(0.002)
+        assert 0 < counts["remove_silent"] <= 21
+        assert 0 < counts["elect_missing_masters"] <= 21
 
     play(Group("n0"), story)

@@ -246,6 +246,18 @@ def test_the_controller_notes_a_lost_master_once_and_elects_when_a_candidate_ret
     assert rules.needs_election(lost, liveness, may_be_unclean=False)
 
 
+@pytest.mark.parametrize("silent_s", [0, 20])
+def test_an_election_that_names_nobody_takes_the_master_away_from_nobody(silent_s: int) -> None:
+    clock = Clock()
+    broker_set, liveness = two_in_sync(clock)
+    clock.now_s = silent_s
+    request = elect(rules.NO_BROKER, designate=True)
+    decision = rules.elect_master(broker_set, request, liveness, may_be_unclean=False)
+    # The code is the official one.
+    assert decision.answer.code == ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE
+    assert decision.broker_set is broker_set
+
+
 def test_a_broker_set_without_live_brokers_needs_no_election() -> None:
     clock = Clock()
     broker_set, liveness = two_in_sync(clock)

@@ -150,6 +150,22 @@ def test_a_heartbeat_without_an_id_is_refused() -> None:
     play(story)
 
 
+def test_an_answer_has_a_bounded_number_of_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.controller.processors.MAX_REPLICAS_PER_ANSWER", 2, raising=False)
+
+    async def story(service: ControllerService, client: Connection, port: int) -> None:
+        for broker_id in (1, 2):
+            await client.ask(apply_id(broker_id))
+        answer = await client.ask(with_body(ControllerGetSyncStateData(), b'["a"]'))
+        assert len(answer.data.replicas_info_table["a"].not_in_sync_replicas) == 2
+        await client.ask(apply_id(3))
+        with pytest.raises(RequestError, match="more than 2 replicas") as refusal:
+            await client.ask(with_body(ControllerGetSyncStateData(), b'["a"]'))
+        assert refusal.value.code == ResponseCode.CONTROLLER_INVALID_REQUEST
+
+    play(story)
+
+
 @pytest.mark.parametrize("body", [b"{", b"{}", b"[1]", b'["a", null]', b"7"])
 def test_a_body_that_is_not_a_list_of_names_is_refused(body: bytes) -> None:
     async def story(service: ControllerService, client: Connection, port: int) -> None:
