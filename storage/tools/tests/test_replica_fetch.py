@@ -221,7 +221,7 @@ def test_messages_in_place_of_fillers_are_readable_after_a_power_cut(
     fill_and_index_again(root, 21)
 
     def write_and_die(*arguments: object) -> None:
-        write_fetched(*arguments)  # type: ignore[arg-type]
+        write_fetched(*arguments)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
