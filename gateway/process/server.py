@@ -26,6 +26,7 @@ from gateway.process.http_endpoint import METRIC_PREFIX, Readiness, build_http_e
 from gateway.process.metrics_export import build_metrics_push
 from gateway.process.parts import ProcessParts, connection_metrics, format_address
 from gateway.process.supervision.supervisor_link import SupervisorLink
+from gateway.runtime.allocator import TRIM_INTERVAL_S, HeapTrimmer
 from gateway.runtime.loop_watchdog import LoopWatchdog
 from gateway.runtime.metrics import Distribution, Metric, MetricRegistry
 from gateway.runtime.process import announce_ready, run_process, tune_garbage_collector
@@ -176,6 +177,8 @@ class Server:
                 if self._parts.reactor is not None:
                     nursery.start_soon(self._parts.reactor.run)
                 nursery.start_soon(self._watchdog.run)
+                trim = HeapTrimmer(run_blocking=self._parts.run_blocking).trim
+                nursery.start_soon(self._tasks.repeat, "give memory back", TRIM_INTERVAL_S, trim)
                 if self._parts.acceptor is not None:
                     reload = self._parts.acceptor.reload_if_changed
                     nursery.start_soon(self._tasks.repeat, "reload certificates", RELOAD_INTERVAL_S, reload)

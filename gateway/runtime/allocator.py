@@ -22,6 +22,8 @@ _M_MMAP_THRESHOLD: Final = -3
 LARGE_BLOCK_BYTES: Final = 384 * 1024
 MIN_TRIMMED_BYTES: Final = 8 * 1024 * 1024
 """Growth and free memory that are worth a trim, which takes a few milliseconds of the allocator's lock."""
+MIN_FREED_BYTES: Final = 32 * 1024 * 1024
+"""Free memory that has come since the last trim and is worth another one, though the process has not grown."""
 TRIM_INTERVAL_S: Final = 5.0
 
 
@@ -93,7 +95,8 @@ class HeapTrimmer:
     """Gives free memory of the heap back when the process has grown and enough is free to be worth the time.
 
     The allocator still counts a page that was given back as free, so growth is measured by resident memory: since the
-    last trim, or since the smallest size after it.
+    last trim, or since the smallest size after it. A trim in the middle of a burst finds most of its memory in use, so
+    memory that becomes free after it counts as well.
     """
 
     def __init__(
@@ -110,14 +113,20 @@ class HeapTrimmer:
         self._give_back = give_back
         self._run_blocking = run_blocking
         self._smallest_bytes = 0
+        self._least_free_bytes = 0
 
     async def trim(self) -> None:
-        """Give memory back if the process has grown by ``min_bytes`` and as much is free. Call it every few seconds."""
+        """Give memory back if the process has grown by ``min_bytes`` and as much is free, or if much became free.
+
+        Call it every few seconds.
+        """
         await self._run_blocking(self._trim_now)
 
     def _trim_now(self) -> None:
-        resident = self._measure_resident()
+        resident, free = self._measure_resident(), self._measure_free()
         self._smallest_bytes = min(self._smallest_bytes or resident, resident)
-        if resident - self._smallest_bytes >= self._min_bytes and self._measure_free() >= self._min_bytes:
+        self._least_free_bytes = min(self._least_free_bytes, free)
+        has_grown = resident - self._smallest_bytes >= self._min_bytes and free >= self._min_bytes
+        if has_grown or free - self._least_free_bytes >= MIN_FREED_BYTES:
             self._give_back()
-            self._smallest_bytes = self._measure_resident()
+            self._smallest_bytes, self._least_free_bytes = self._measure_resident(), self._measure_free()

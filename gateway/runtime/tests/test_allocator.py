@@ -123,3 +123,19 @@ def test_without_a_figure_nothing_counts_as_free(monkeypatch, problem):
 
     monkeypatch.setattr(ctypes, "CDLL", missing)
     assert allocator.measure_free_heap_bytes() == 0
+
+
+@virtual
+async def test_memory_that_becomes_free_after_a_trim_is_given_back(monkeypatch):
+    """A trim in the middle of a burst finds most of its memory in use; when the burst ends, nothing grows."""
+    monkeypatch.setattr(allocator, "MIN_FREED_BYTES", 16)
+    heap = FakeHeap(resident=50, free=10)
+    trimmer = heap.trimmer()
+    await trimmer.trim()
+    heap.resident, heap.free = 150, 80
+    await trimmer.trim()
+    assert heap.trims == 1
+    for free, trims in ((95, 1), (96, 2), (96, 2), (60, 2), (75, 2), (76, 3)):
+        heap.free = free
+        await trimmer.trim()
+        assert heap.trims == trims
