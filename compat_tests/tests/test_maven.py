@@ -1,14 +1,17 @@
 """The jar cache, with a script in place of Maven."""
 
-import multiprocessing
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from compat_tests.jars import maven
 from compat_tests.jars.maven import Unavailable, cache_dir, fetch_jars
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -58,9 +61,15 @@ def test_profiles_do_not_share_a_folder(tools: Path) -> None:
 def test_processes_that_race_fetch_once(tools: Path) -> None:
     put(tools, "java", "")
     put(tools, "mvn", FETCH)
-    with multiprocessing.get_context("fork").Pool(2) as pool:
-        found = pool.map(fetch_jars, ["client-5.5"] * 4, chunksize=1)
-    assert len(set(found)) == 1
+    # Not forked from this process, whose threads and signal handlers would come along.
+    script = "from compat_tests.jars.maven import fetch_jars; print(fetch_jars('client-5.5'))"
+    programs = [
+        subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
+    folders = [program.communicate(timeout=60)[0] for program in programs]
+    assert len(set(folders)) == 1
+    assert folders[0].strip()
     assert calls(tools) == 1
 
 
