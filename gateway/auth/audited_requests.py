@@ -17,6 +17,7 @@ from remoting.requests import (
     admin,
     auth,
     client,
+    controller,
     groups,
     ha,
     namesrv,
@@ -112,8 +113,13 @@ _audit(
     namesrv.DeleteTopicInNamesrv, namesrv.RegisterTopicInNamesrv,
     namesrv.RegisterBroker, namesrv.UnregisterBroker,
 )  # fmt: skip
+_audit(controller.ControllerElectMaster, controller.CleanBrokerData)
 _audit(
-    admin.UpdateBrokerConfig, admin.UpdateColdDataFlowCtrConfig, namesrv.UpdateNamesrvConfig, body=_properties
+    admin.UpdateBrokerConfig,
+    admin.UpdateColdDataFlowCtrConfig,
+    namesrv.UpdateNamesrvConfig,
+    controller.UpdateControllerConfig,
+    body=_properties,
 )
 _audit(topics.UpdateAndCreateTopicList, body=_topic_list)
 _audit(groups.UpdateAndCreateSubscriptionGroup, body=_group_config)
@@ -129,6 +135,9 @@ NOT_AUDITED: Final[Mapping[int, str]] = {
     replication.GetReplicatedAccounts.code: "a slave asks for it every few seconds, and it changes nothing",
     replication.RaiseConsumerOffsets.code: "slaves send it; offsets that consumers commit leave no line either",
     replication.OpenReplication.code: "a slave sends it at each connection; the master logs the slave itself",
+    controller.ControllerAlterSyncStateSet.code: "masters send it when a slave falls behind; the controller logs it",
+    controller.ControllerRegisterBroker.code: "brokers send it at their start; the controller logs the broker",
+    controller.ControllerApplyBrokerId.code: "brokers send it at their first start; the controller logs the broker",
     ha.ExchangeBrokerHaInfo.code: "replicas send it every few seconds; it is refused",
     ha.NotifyMinBrokerIdChange.code: "namesrvs send it when a replica comes or goes; it changes nothing",
 }

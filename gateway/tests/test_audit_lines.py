@@ -6,7 +6,7 @@ The users have passwords that must be in none of the lines.
 import json
 import logging
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pytest
 import trio
@@ -22,9 +22,11 @@ from gateway.auth.request_needs import NEEDS, NeedContext, find_needs
 from gateway.auth.resources import Action
 from gateway.broker.assembly.role_control import ROLE_REQUESTS
 from gateway.broker.processors import all_handlers
+from gateway.controller.processors import handlers as controller_handlers
 from gateway.namesrv.processors import handlers as namesrv_handlers
 from gateway.runtime.config_file import ConfigFile
 from gateway.runtime.run_blocking import RunBlocking
+from gateway.tests.broker_fakes import FakeConnection
 from gateway.tests.cluster import Cluster, Node, inline, settle, simulated
 from gateway.tests.extreme_values import usual_body, usual_headers
 from gateway.tests.test_extreme_requests import SETTINGS, name_of, usual_commands
@@ -46,6 +48,8 @@ CLERK: Final = Credentials("clerk", "clerk's own 0815")
 NEW_PASSWORD: Final = "a new one 1234"
 SECRETS: Final = (ROOT.secret_key, CLERK.secret_key, NEW_PASSWORD)
 CLIENT_HOST: Final = "10.1.0.1"
+CONTROLLED: Final = controller_handlers.request_codes()
+"""Requests to controllers, whose service is tested by itself."""
 CHANGES: Final = {Action.CREATE, Action.UPDATE, Action.DELETE}
 
 
@@ -106,7 +110,7 @@ def take_lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
     return lines
 
 
-@pytest.mark.parametrize("code", sorted(AUDITED), ids=name_of)
+@pytest.mark.parametrize("code", sorted(AUDITED.keys() - CONTROLLED), ids=name_of)
 @simulated
 async def test_every_audited_request_leaves_one_line(
     cluster: Cluster, code: int, caplog: pytest.LogCaptureFixture
@@ -132,6 +136,25 @@ async def test_every_audited_request_leaves_one_line(
                 assert line["result"] in (DONE, ACCEPTED)
             if credentials is None or (credentials is CLERK and command in usual):
                 assert answer.code == ResponseCode.NO_PERMISSION
+
+
+@pytest.mark.parametrize("code", sorted(AUDITED.keys() & CONTROLLED), ids=name_of)
+def test_audited_requests_to_controllers_leave_a_line(code: int, caplog: pytest.LogCaptureFixture) -> None:
+    """The controller's handlers are bound with these observers, and with this guard."""
+    caplog.set_level(logging.INFO)
+    guard, connection = AuditLog("controller").guard(), cast(Connection, FakeConnection())
+
+    def refuse(_: Connection, command: Command) -> bytes | None:
+        raise RequestError(ResponseCode.NO_PERMISSION, "no")
+
+    guard.observed[code](connection, Command(code))(None)
+    with pytest.raises(RequestError):
+        guard.protect(code, refuse)(connection, Command(code))
+    lines = take_lines(caplog)
+    assert [(line["request"], line["result"]) for line in lines] == [
+        (REQUESTS[code].NAME, DONE),
+        (REQUESTS[code].NAME, REFUSED),
+    ]
 
 
 @simulated
@@ -168,7 +191,7 @@ def test_whatever_needs_create_update_or_delete_is_declared():
             needs = []
         if any(CHANGES.intersection(need.actions) for need in needs):
             assert code in AUDITED or code in NOT_AUDITED, name_of(code)
-    served = all_handlers().request_codes() | namesrv_handlers.request_codes() | ROLE_REQUESTS
+    served = all_handlers().request_codes() | namesrv_handlers.request_codes() | ROLE_REQUESTS | CONTROLLED
     assert served >= AUDITED.keys() | NOT_AUDITED.keys()
 
 
