@@ -529,12 +529,11 @@ class Http2Connection(FrameConnection):
             return
         stream.send_window -= size
         self._send_window -= size
-        last = Flag.END_HEADERS | Flag.END_STREAM
         self._finish_stream(stream_id, stream)
         self._write_frame(
-            encode_frame(Kind.HEADERS, Flag.END_HEADERS, stream_id, self._first_in_table(headers))
+            self._encode_headers(stream_id, headers)
             + encode_frame(Kind.DATA, 0, stream_id, data)
-            + encode_frame(Kind.HEADERS, last, stream_id, trailers)
+            + self._encode_headers(stream_id, trailers, ends_stream=True)
         )
 
     def _send_in_parts(self, stream_id: int, headers: bytes, data: bytes, trailers: bytes) -> None:
@@ -551,23 +550,22 @@ class Http2Connection(FrameConnection):
         stream = self._unanswered(stream_id)
         if stream is None:
             return
-        flags = Flag.END_HEADERS
         if ends_stream:
-            flags |= Flag.END_STREAM
             self._finish_stream(stream_id, stream)
-        self._write_frame(encode_frame(Kind.HEADERS, flags, stream_id, self._first_in_table(headers)))
+        self._write_frame(self._encode_headers(stream_id, headers, ends_stream=ends_stream))
 
     def _unanswered(self, stream_id: int) -> _Stream | None:
         """Return a stream on which an answer may be sent."""
         stream = None if self.closed else self._streams.get(stream_id)
         return None if stream is None or stream.is_answered else stream
 
-    def _first_in_table(self, headers: bytes) -> bytes:
-        """Return headers that begin, where the peer has made its table smaller, with taking note of that."""
-        if not self._must_shrink_table:
-            return headers
-        self._must_shrink_table = False
-        return EMPTY_TABLE + headers
+    def _encode_headers(self, stream_id: int, headers: bytes, *, ends_stream: bool = False) -> bytes:
+        """Return a frame of headers, which takes note of it first when the peer has made its table smaller."""
+        if self._must_shrink_table:
+            self._must_shrink_table = False
+            headers = EMPTY_TABLE + headers
+        flags = Flag.END_HEADERS | (Flag.END_STREAM if ends_stream else 0)
+        return encode_frame(Kind.HEADERS, flags, stream_id, headers)
 
     def send_data(self, stream_id: int, data: bytes) -> None:
         """Send a part of an answer: at once what the peer's windows allow, the rest when they open."""
@@ -627,9 +625,7 @@ class Http2Connection(FrameConnection):
         if stream.trailers is not None and not self.closed:
             trailers = stream.trailers
             self._finish_stream(stream_id, stream)
-            self._write_frame(
-                encode_frame(Kind.HEADERS, Flag.END_HEADERS | Flag.END_STREAM, stream_id, trailers)
-            )
+            self._write_frame(self._encode_headers(stream_id, trailers, ends_stream=True))
 
     def _finish_stream(self, stream_id: int, stream: _Stream) -> None:
         """Take note that the answer of a stream is complete."""

@@ -497,3 +497,18 @@ async def test_a_peer_that_does_not_read_does_not_hold_up_a_stop(cluster):
     begin_s = trio.current_time()
     await front.service.stop(lambda: None)
     assert trio.current_time() - begin_s < 30
+
+
+@simulated
+async def test_trailers_take_note_of_a_table_that_became_smaller_after_the_headers(cluster):
+    front = await open_front(cluster)
+    here, connection = await open_raw(front, frame(4, 0, 0, b"\0\4\0\0\0\0") + frame(1, 4, 1, TELEMETRY))
+    connection.send_headers(1, HEADERS)
+    connection.send_data(1, b"waits")
+    await here.send_all(frame(4, 0, 0, b"\0\1\0\0\0\0"))
+    await settle()
+    connection.send_trailers(1, encode_headers([("grpc-status", "0")]))
+    await here.send_all(frame(8, 0, 1, b"\0\0\1\0"))
+    await settle()
+    answer = await here.receive_some(1 << 16)
+    assert b"\x20" + encode_headers([("grpc-status", "0")]) in answer
