@@ -135,7 +135,6 @@ class Server:
         if self._config.namesrv is None:
             return None
         access = self._parts.access
-        cluster = (self._config.brokers or (BrokerConfig(),))[0].broker_cluster_name
         return NamesrvService(
             self._config.namesrv,
             self._parts.clock,
@@ -150,9 +149,14 @@ class Server:
             guard=access.guard(
                 "namesrv",
                 access.accounts_of_namesrv(),
-                NeedContext(cluster, max_json_values=self._parts.limits.max_json_values),
+                self._need_context(),
             ),
         )
+
+    def _need_context(self) -> NeedContext:
+        """Return what access control has to know of the namesrv's and the controller's cluster."""
+        cluster = (self._config.brokers or (BrokerConfig(),))[0].broker_cluster_name
+        return NeedContext(cluster, max_json_values=self._parts.limits.max_json_values)
 
     def _build_brokers(self) -> Brokers:
         # Either import is of no use to the other kind of process: a supervisor without the modules of the broker
@@ -247,8 +251,6 @@ class Server:
 
         listeners = self._parts.listen(peer.port, "controllerDLegerPeers")
         access = self._parts.access
-        cluster = (self._config.brokers or (BrokerConfig(),))[0].broker_cluster_name
-        context = NeedContext(cluster, max_json_values=self._parts.limits.max_json_values)
         self._controller = ControllerService(
             config,
             listeners[0].getsockname()[1],
@@ -260,7 +262,7 @@ class Server:
             reactor=self._parts.reactor,
             accept_transport=self._parts.accept_transport,
             connection_type=self._parts.connection_type,
-            guard=access.guard("controller", access.accounts_of_controller(), context),
+            guard=access.guard("controller", access.accounts_of_controller(), self._need_context()),
             sign=access.sign,
         )
         nursery.start_soon(self._controller.run, listeners)

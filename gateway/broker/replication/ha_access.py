@@ -116,8 +116,8 @@ class HaAccess:
 
     def _redeem(self, ticket: bytes) -> bool:
         """Use a ticket up; return True if it proves something."""
-        valid = [known for known in self._tickets if hmac.compare_digest(known, ticket)]
-        is_in_time = any(self._tickets.pop(known)[0] > self._now() for known in valid)
+        matches = [candidate for candidate in self._tickets if hmac.compare_digest(candidate, ticket)]
+        is_in_time = any(self._tickets.pop(match)[0] > self._now() for match in matches)
         return is_in_time and self._has_access_control
 
     def _is_admitted_by_address(self, host: str) -> bool:

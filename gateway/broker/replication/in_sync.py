@@ -123,8 +123,8 @@ class InSyncRule:
         if self.alive_replicas is None:
             return 0
         unknown = sum(not slave.is_known for slave in self._slaves.values())
-        known = len(self._slaves) - unknown
-        return max(0, unknown - max(1, self.alive_replicas - 1 - known))
+        known_count = len(self._slaves) - unknown
+        return max(0, unknown - max(1, self.alive_replicas - 1 - known_count))
 
     def _distinct(self, connections: list[SlaveProgress]) -> int:
         """Return how many slaves these connections are of, at least."""

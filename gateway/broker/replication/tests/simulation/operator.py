@@ -75,9 +75,9 @@ class Operator:
         self._history.changes += 1
         self.brokers.remove(broker)
         self.brokers.insert(0, broker)
-        for other in self.brokers[1:]:
-            other.is_verified = False
-            other.follow_master(broker)
+        for slave in self.slaves:
+            slave.is_verified = False
+            slave.follow_master(broker)
 
     def master(self) -> SimBroker:
         return self.brokers[0]
