@@ -10,6 +10,7 @@
 #   make planted-replication           defects of replication: the simulation must notice
 #   make planted-deviations            deviations from the protocol: the conformance cases must notice
 #   make pairings                      masters and slaves of every kind as processes, through faults (as root)
+#   make failovers                     groups of three brokers under controllers, through faults (as root)
 #   make native-fuzz FRAMES=10000000   the same frames to brokers with and without native sends
 #   make native-sanitizers             the same, with AddressSanitizer and UndefinedBehaviorSanitizer
 #   make planted-native                defects of the C sources: these tests must notice
@@ -35,7 +36,7 @@ IMAGE ?= yes
 COMPILE := $(BIN)/python -m compileall -q $(PACKAGES)
 MORE = $(if $(ARGS),-- $(ARGS))
 
-.PHONY: serve native wheel wheels image test check runs run unit types lint format compat compat-official compat-image spark-delta spark-env fuzz laws simulate planted planted-replication planted-deviations planted-native native-fuzz native-sanitizers power-cut pairings \
+.PHONY: serve native wheel wheels image test check runs run unit types lint format compat compat-official compat-image spark-delta spark-env fuzz laws simulate planted planted-replication planted-deviations planted-native native-fuzz native-sanitizers power-cut pairings failovers \
   bench bench-shadow bench-grpc bench-isolation bench-processes bench-replication bench-scale bench-security bench-upkeep bench-spark docs docs-serve clean
 
 serve: $(VENV)/serve
@@ -136,6 +137,10 @@ spark-env: $(VENV)/dev
 # Official brokers and ours as master and slave of each other; needs Java, and root for a link that drops packets
 pairings: $(VENV)/dev
 	$(BIN)/python -m tools.pairings $(ARGS)
+
+# Three brokers of every kind under every kind of controllers, through faults; needs Java, etcd, and root for partitions
+failovers: $(VENV)/dev
+	$(BIN)/python -m tools.failovers $(ARGS)
 
 bench: $(VENV)/dev
 	$(COMPILE)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from acceptance.controllers import ControlledBroker, free_port, leads
 from acceptance.test_cluster import available
 from compat_tests.clients.programs import run_mqadmin
 from compat_tests.clients.typed import connect, send, topic_request
@@ -21,6 +20,7 @@ from remoting.requests.controller import ControllerGetSyncStateData
 from remoting.requests.namesrv import GetRouteInfoByTopic
 from remoting.requests.offsets import GetMaxOffset
 from tools.etcd_members import EtcdMembers, etcd_program
+from tools.official_controllers import ControlledBroker, free_port, leads
 from tools.processes import Gateway
 
 pytestmark = pytest.mark.both_servers

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from acceptance.controllers import OfficialController, free_port
 from acceptance.test_cluster import available
 from codec.command import Command
 from codec.constants import ResponseCode
@@ -31,6 +30,7 @@ from remoting.requests.controller import (
     UpdateControllerConfig,
 )
 from remoting.requests.namesrv import BrokerHeartbeat
+from tools.official_controllers import OfficialController, free_port
 from tools.processes import Gateway
 
 pytestmark = pytest.mark.both_servers

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import time
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -30,12 +31,24 @@ def free_ports(count: int) -> list[int]:
 
 
 class EtcdMembers:
-    """A running cluster of some members on loopback; each can be killed, stopped for a while, and started again."""
+    """A running cluster of some members; each can be killed, stopped for a while, and started again.
 
-    def __init__(self, directory: Path, count: int) -> None:
+    They run on loopback, or each on the machine that has the address of `hosts` and runs programs with the words of
+    `prefixes`.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        count: int,
+        hosts: Sequence[str] = (),
+        prefixes: Sequence[tuple[str, ...]] = (),
+    ) -> None:
         ports = free_ports(2 * count)
-        self.urls = [f"http://127.0.0.1:{port}" for port in ports[:count]]
-        self._peers = [f"http://127.0.0.1:{port}" for port in ports[count:]]
+        hosts = hosts or ["127.0.0.1"] * count
+        self.urls = [f"http://{host}:{port}" for host, port in zip(hosts, ports[:count], strict=True)]
+        self._peers = [f"http://{host}:{port}" for host, port in zip(hosts, ports[count:], strict=True)]
+        self._prefixes = prefixes or [()] * count
         self._directory = directory
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         for index in range(count):
@@ -46,7 +59,8 @@ class EtcdMembers:
         program = etcd_program()
         assert program is not None
         cluster = ",".join(f"m{number}={peer}" for number, peer in enumerate(self._peers))
-        command = [program, "--name", f"m{index}", "--data-dir", str(self._directory / f"m{index}")]
+        command = [*self._prefixes[index], program, "--name", f"m{index}"]
+        command += ["--data-dir", str(self._directory / f"m{index}")]
         for flag, value in (
             ("--listen-client-urls", self.urls[index]),
             ("--advertise-client-urls", self.urls[index]),
@@ -75,6 +89,19 @@ class EtcdMembers:
                 return str(json.load(answer)["health"]) == "true"
         except (OSError, ValueError):
             return False
+
+    def leader(self) -> int | None:
+        """Return the number of the member that leads; None while none does."""
+        for index, url in enumerate(self.urls):
+            request = urllib.request.Request(f"{url}/v3/maintenance/status", data=b"{}")
+            try:
+                with urllib.request.urlopen(request, timeout=2) as answer:
+                    status = json.load(answer)
+                if status["leader"] == status["header"]["member_id"]:
+                    return index
+            except (OSError, ValueError, KeyError):
+                continue
+        return None
 
     def kill(self, index: int) -> None:
         """Kill one member."""

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from acceptance.controllers import free_port
 from acceptance.secured import ROOT, create_user, dial, run_ours, secret_of
 from codec.command import Command, decode_frame
 from codec.constants import ResponseCode
@@ -19,6 +18,7 @@ from remoting.requests.controller import (
 )
 from remoting.requests.ha import NotifyBrokerRoleChanged
 from remoting.requests.namesrv import BrokerHeartbeat
+from tools.official_controllers import free_port
 
 pytestmark = pytest.mark.both_servers
 

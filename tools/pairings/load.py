@@ -142,11 +142,25 @@ class JavaSender:
         self._history.note_answer(body, answer["offset"], STATUS_CODES[answer["status"]])
 
 
-class GrpcTraffic:
-    """Sends and consumes with the stock client that speaks gRPC; `acknowledged` bodies must be received."""
+def describe_deliveries(promised: set[bytes], counts: Counter[bytes]) -> str:
+    """Return in words how many messages a consumer got, lacks, and got again."""
+    missing, again = len(promised - counts.keys()), counts.total() - len(counts)
+    return f"{len(counts):,} received, {missing} missing, {again} again"
 
-    def __init__(self, client: StockGrpcClient, group: str) -> None:
-        self._client, self._group = client, group
+
+class GrpcTraffic:
+    """Sends and consumes with the stock client that speaks gRPC; `acknowledged` bodies must be received.
+
+    `note_times` gets begin and end of each accepted send.
+    """
+
+    def __init__(
+        self,
+        client: StockGrpcClient,
+        group: str,
+        note_times: Callable[[float, float], None] = lambda _begun_s, _ended_s: None,
+    ) -> None:
+        self._client, self._group, self._note_times = client, group, note_times
         self.acknowledged: set[bytes] = set()
         self.received: Counter[bytes] = Counter()
 
@@ -156,8 +170,10 @@ class GrpcTraffic:
         with self._client.producer(GRPC_TOPIC, attempts=1) as sender:
 
             def send(body: bytes, _: int) -> None:
+                begun_s = time.monotonic()
                 sender.send({"topic": GRPC_TOPIC, "body": body.decode()})
                 self.acknowledged.add(body)
+                self._note_times(begun_s, time.monotonic())
 
             is_over = threading.Event()
             thread = threading.Thread(target=self._receive, args=(is_over,), daemon=True)

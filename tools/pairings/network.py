@@ -91,10 +91,10 @@ class NamespaceLink:
 
     def __enter__(self) -> Self:
         try:
-            _ip("netns", "add", self._name)
-            _ip("link", "add", self._near, "type", "veth", "peer", "name", self._far, "netns", self._name)
-            _ip("addr", "add", f"{self.first}/30", "dev", self._near)
-            _ip("link", "set", self._near, "up")
+            run_ip("netns", "add", self._name)
+            run_ip("link", "add", self._near, "type", "veth", "peer", "name", self._far, "netns", self._name)
+            run_ip("addr", "add", f"{self.first}/30", "dev", self._near)
+            run_ip("link", "set", self._near, "up")
             self._ip_at_second("addr", "add", f"{self.second}/30", "dev", self._far)
             self._ip_at_second("link", "set", self._far, "up")
             self._ip_at_second("link", "set", "lo", "up")
@@ -111,14 +111,14 @@ class NamespaceLink:
     def _remove(self) -> None:
         for words in (("link", "del", self._near), ("netns", "del", self._name)):
             with suppress(NoNamespaces):
-                _ip(*words)
+                run_ip(*words)
 
     def _ip_at_second(self, *words: str) -> None:
-        _ip("-n", self._name, *words)
+        run_ip("-n", self._name, *words)
 
     def drop(self) -> None:
         """Lose everything that the two machines send each other, without an error at either."""
-        _ip("neigh", "replace", self.second, "lladdr", NOBODY, "dev", self._near, "nud", "permanent")
+        run_ip("neigh", "replace", self.second, "lladdr", NOBODY, "dev", self._near, "nud", "permanent")
         self._ip_at_second(
             "neigh", "replace", self.first, "lladdr", NOBODY, "dev", self._far, "nud", "permanent"
         )
@@ -126,13 +126,13 @@ class NamespaceLink:
     def restore(self) -> None:
         """Deliver again what they send."""
         near, far = self._hardware_address(self._near), self._hardware_address(self._far, "-n", self._name)
-        _ip("neigh", "replace", self.second, "lladdr", far, "dev", self._near, "nud", "permanent")
+        run_ip("neigh", "replace", self.second, "lladdr", far, "dev", self._near, "nud", "permanent")
         self._ip_at_second(
             "neigh", "replace", self.first, "lladdr", near, "dev", self._far, "nud", "permanent"
         )
 
     def _hardware_address(self, interface: str, *options: str) -> str:
-        links: list[dict[str, Any]] = json.loads(_ip("-j", *options, "link", "show", interface))
+        links: list[dict[str, Any]] = json.loads(run_ip("-j", *options, "link", "show", interface))
         return str(links[0]["address"])
 
 
@@ -145,7 +145,7 @@ def open_network() -> NamespaceLink | Loopback:
         return Loopback()
 
 
-def _ip(*words: str) -> str:
+def run_ip(*words: str) -> str:
     try:
         done = subprocess.run(["ip", *words], capture_output=True, text=True, timeout=20, check=False)
     except OSError as error:

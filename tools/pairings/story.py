@@ -27,7 +27,14 @@ from compat_tests.server import eventually
 from remoting.requests.groups import GetAllSubscriptionGroupConfig
 from remoting.requests.topics import GetAllTopicConfig
 from tools.pairings.history import SEND_OK, Judgement, SendHistory
-from tools.pairings.load import GRPC_TOPIC, GrpcTraffic, JavaSender, SenderLoad, TypedSender
+from tools.pairings.load import (
+    GRPC_TOPIC,
+    GrpcTraffic,
+    JavaSender,
+    SenderLoad,
+    TypedSender,
+    describe_deliveries,
+)
 from tools.pairings.members import (
     FAILURES,
     MASTER_ROLE,
@@ -431,18 +438,13 @@ class Pairing:
             while promised - counts.keys() and time.monotonic() < deadline_s:
                 time.sleep(1)
                 counts = Counter(message["body"].encode() for message in consumer.received(0, 0))
-            texts[f"Java {version}"] = _describe_deliveries(promised, counts)
+            texts[f"Java {version}"] = describe_deliveries(promised, counts)
         if (grpc := self._grpc) is not None:
             with suppress(AssertionError):
                 eventually(lambda: not grpc.acknowledged - grpc.received.keys(), DRAIN_S)
-            texts["gRPC"] = _describe_deliveries(grpc.acknowledged, grpc.received)
+            texts["gRPC"] = describe_deliveries(grpc.acknowledged, grpc.received)
         self.row.cells.update(texts)
         return "; ".join(f"{client}: {text}" for client, text in texts.items())
-
-
-def _describe_deliveries(promised: set[bytes], counts: Counter[bytes]) -> str:
-    missing, again = len(promised - counts.keys()), counts.total() - len(counts)
-    return f"{len(counts):,} received, {missing} missing, {again} again"
 
 
 def _group(version: str) -> str:

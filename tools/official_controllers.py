@@ -14,7 +14,7 @@ from compat_tests.endpoints.ports import find_server_ports
 from compat_tests.endpoints.process import ChildProcess
 from compat_tests.jars import fetch_jars, java_command
 from compat_tests.server import eventually
-from remoting.errors import RemotingClosed, RemotingTimeout
+from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
 from remoting.requests.controller import ControllerGetMetadataInfo
 
 CONTROLLER_HEAP = "-Xms64m -Xmx256m -XX:MaxDirectMemorySize=256m"
@@ -35,36 +35,47 @@ def free_port() -> int:
     return find_server_ports()[0]
 
 
+def launch_controller(
+    directory: Path,
+    peers: str,
+    member_id: str,
+    settings: Mapping[str, str] | None = None,
+    prefix: tuple[str, ...] = (),
+) -> ChildProcess:
+    """Start an official controller, which is the member `member_id` of `peers`, on the state in the directory."""
+    fetch_jars("server-5.4")
+    directory.mkdir(parents=True, exist_ok=True)
+    lines = {
+        "controllerDLegerGroup": "group",
+        "controllerDLegerPeers": peers,
+        "controllerDLegerSelfId": member_id,
+        "controllerStorePath": str(directory / "controller"),
+        "mappedFileSize": str(1 << 20),
+        **(settings or {}),
+    }
+    conf = directory / "controller.conf"
+    conf.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+    home = directory / "home"
+    home.mkdir(exist_ok=True)
+    command = java_command(
+        "server-5.4",
+        "org.apache.rocketmq.controller.ControllerStartup",
+        home,
+        heap=f"{CONTROLLER_HEAP} {QUICK_START}",
+        log=directory / "controller.log",
+    )
+    output = directory / "controller-output.log"
+    return ChildProcess(
+        "controller", [*prefix, *command, "-c", str(conf)], output, {"ROCKETMQ_HOME": str(home)}
+    )
+
+
 class OfficialController:
     """One official controller, with DLedger, that leads itself."""
 
     def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
-        fetch_jars("server-5.4")
-        directory.mkdir(parents=True, exist_ok=True)
         self.address = f"127.0.0.1:{free_port()}"
-        lines = {
-            "controllerDLegerGroup": "group",
-            "controllerDLegerPeers": f"n0-{self.address}",
-            "controllerDLegerSelfId": "n0",
-            "controllerStorePath": str(directory / "controller"),
-            "mappedFileSize": str(1 << 20),
-            **(settings or {}),
-        }
-        conf = directory / "controller.conf"
-        conf.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
-        home = directory / "home"
-        home.mkdir(exist_ok=True)
-        command = java_command(
-            "server-5.4",
-            "org.apache.rocketmq.controller.ControllerStartup",
-            home,
-            heap=f"{CONTROLLER_HEAP} {QUICK_START}",
-            log=directory / "controller.log",
-        )
-        output = directory / "controller-output.log"
-        self.child = ChildProcess(
-            "controller", [*command, "-c", str(conf)], output, {"ROCKETMQ_HOME": str(home)}
-        )
+        self.child = launch_controller(directory, f"n0-{self.address}", "n0", settings)
 
     def __enter__(self) -> Self:
         eventually(lambda: leads(self.address), START_TIMEOUT_S)
@@ -81,16 +92,27 @@ def leads(address: str) -> bool:
     try:
         with connect(address, timeout_s=5) as controller:
             return controller.ask(ControllerGetMetadataInfo()).is_leader
-    except (OSError, RemotingClosed, RemotingTimeout):
+    except (OSError, RemotingClosed, RemotingTimeout, RequestError):
         return False
 
 
 class ControlledBroker(OfficialEndpoint):
     """An official broker 5.4.0 in controller mode, which is started without waiting for a master."""
 
-    def __init__(self, directory: Path, namesrv: str, controllers: str, settings: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        namesrv: str,
+        controllers: str,
+        settings: Mapping[str, str],
+        *,
+        host: str = "127.0.0.1",
+        jvm: str = QUICK_START,
+        prefix: tuple[str, ...] = (),
+    ) -> None:
         merged = {**CONTROLLER_MODE, "controllerAddr": controllers, **settings}
-        super().__init__(merged, directory, namesrv=namesrv)
+        super().__init__(merged, directory, namesrv=namesrv, jvm=jvm, prefix=prefix)
+        self.host = host
 
     def start(self) -> None:
         """Start the process, and return when its port is open."""
@@ -100,7 +122,7 @@ class ControlledBroker(OfficialEndpoint):
         while time.monotonic() < end:
             with closing(socket.socket()) as sock:
                 sock.settimeout(1)
-                if sock.connect_ex(("127.0.0.1", self.broker_port)) == 0:
+                if sock.connect_ex((self.host, self.broker_port)) == 0:
                     return
             if self.children[-1].exit_code() is not None:
                 break

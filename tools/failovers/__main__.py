@@ -1,0 +1,5 @@
+"""Runs the command line for `python -m tools.failovers`."""
+
+from tools.failovers.cli import main
+
+main()
