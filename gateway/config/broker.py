@@ -11,7 +11,7 @@ from gateway.config.keys import key
 from gateway.config.limits import BrokerLimits
 from gateway.config.namesrv_list import NamesrvListSettings
 from gateway.config.pop import PopSettings
-from gateway.config.replication import ADDRESS, ReplicationSettings, Role
+from gateway.config.replication import ADDRESS, UNDECIDED_ID, ControlledRole, ReplicationSettings, Role
 from gateway.config.store import StoreSettings
 
 READ_WRITE = 6
@@ -41,7 +41,12 @@ class BrokerConfig:
     broker_cluster_name: str = key(
         "brokerClusterName", "DefaultCluster", "cluster the broker belongs to", pattern=NAME
     )
-    broker_id: int = key("brokerId", MASTER_ID, "0 for a master; 1 and more for a slave", low=0)
+    broker_id: int = key(
+        "brokerId",
+        MASTER_ID,
+        "0 for a master; 1 and more for a slave; -1 only with enableControllerMode, where a controller gives the id",
+        low=UNDECIDED_ID,
+    )
     listen_port: int = key(
         "listenPort",
         BROKER_PORT,
@@ -297,6 +302,8 @@ class BrokerConfig:
         "keys that cannot be changed by request, separated by ;",
     )
     limits: BrokerLimits = field(default_factory=BrokerLimits)
+    controlled: ControlledRole | None = None
+    """The part that a controller gave this broker, not a setting; None outside of controller mode."""
 
     @property
     def role(self) -> Role:

@@ -27,7 +27,7 @@ CONSOLE_ENVIRONMENT_PREFIX = "RMQ_GATEWAY_CONSOLE_"
 """Variables of the commands that ask a shadow gateway's console; servers ignore them, too."""
 JAVA_PACKAGE = "com.rocketmq.remoting."
 """Prefix of official keys that are system properties."""
-_LISTS = frozenset({"namesrvAddr", "deleteWhen", "addressServerList"})
+_LISTS = frozenset({"namesrvAddr", "deleteWhen", "addressServerList", "controllerAddr"})
 """Keys with several values between semicolons."""
 _EXACT = frozenset(
     (

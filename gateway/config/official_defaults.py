@@ -24,12 +24,12 @@ BROKER = _parse(
     """
     accessMessageInMemoryHotRatio=26 accountStatsEnable=true accountStatsPrintZeroValues=true
     ackMessageThreadPoolNums=16 ackThreadPoolQueueCapacity=100000 aclEnable=false adminBrokerThreadPoolNums=16
-    adminBrokerThreadPoolQueueCapacity=10000 allAckInSyncStateSet=false appendAckAsync=false appendCkAsync=false
-    asyncLearner=false asyncSendEnable=true autoDeleteUnusedStats=true autoMessageVersionOnTopicLen=true
+    adminBrokerThreadPoolQueueCapacity=10000 appendAckAsync=false appendCkAsync=false
+    asyncSendEnable=true autoDeleteUnusedStats=true autoMessageVersionOnTopicLen=true
     batchDispatchRequestThreadPoolNums=16 bitMapLengthConsumeQueueExt=112
-    bottomMostCompressionTypeForConsumeQueueStore=zstd brokerElectionPriority=2147483647
-    brokerHeartbeatInterval=1000 cgColdReadThreshold=3145728
-    channelNotActiveInterval=60000 checkSyncStateSetPeriod=5000 cleanOfflineBrokerInterval=30000
+    bottomMostCompressionTypeForConsumeQueueStore=zstd
+    cgColdReadThreshold=3145728
+    channelNotActiveInterval=60000 cleanOfflineBrokerInterval=30000
     cleanRocksDBDirtyCQIntervalMin=60 cleanSwapedMapInterval=300000 clientAsyncSemaphoreValue=65535
     clientCallbackExecutorThreads=2 clientChannelMaxIdleTimeSeconds=120 clientCloseSocketIfTimeout=true
     clientManageThreadPoolNums=32 clientManagerThreadPoolQueueCapacity=1000000 clientOnewaySemaphoreValue=65535
@@ -43,8 +43,8 @@ BROKER = _parse(
     compactionCqMappedFileSize=10485760 compactionMappedFileSize=104857600 compactionScheduleInternal=900000
     compactionThreadNum=6 compatibleWithOldNameSrv=true configManagerVersion=v1 connectTimeoutMillis=3000
     consumerFallbehindThreshold=17179869184 consumerManageThreadPoolNums=32
-    consumerManagerThreadPoolQueueCapacity=1000000 consumerOffsetUpdateVersionStep=500 controllerAddr=
-    controllerHeartBeatTimeoutMills=10000 correctLogicMinOffsetForceInterval=300000
+    consumerManagerThreadPoolQueueCapacity=1000000 consumerOffsetUpdateVersionStep=500
+    correctLogicMinOffsetForceInterval=300000
     correctLogicMinOffsetSleepInterval=1 dataReadAheadEnable=true debugLockEnable=false
     delayOffsetUpdateVersionStep=200 deleteCommitLogFilesInterval=100 deleteConsumeQueueFilesInterval=100
     destroyMapedFileIntervalForcibly=120000 disableCallbackExecutor=false
@@ -53,7 +53,7 @@ BROKER = _parse(
     duplicationEnable=false enableAcceleratedRecovery=false enableAsyncReput=true
     enableBatchPush=false enableBuildConsumeQueueConcurrently=false enableCalcFilterBitMap=false
     enableCleanExpiredOffset=false enableCompaction=true enableConnectionMetrics=true
-    enableConsumeQueueExt=false enableControllerMode=false enableDLegerCommitLog=false enableDetailStat=true
+    enableConsumeQueueExt=false enableDLegerCommitLog=false enableDetailStat=true
     enableFastChannelEventProcess=false enableLagAndDlqMetrics=true enableLmq=false enableLmqStats=false
     enableLogConsumeQueueRepeatedlyBuildWhenRecover=false enableMessageStoreMetrics=true
     enableMultiDispatch=false enableNetWorkFlowControl=false enableNotifyBeforePopCalculateLag=true
@@ -65,12 +65,10 @@ BROKER = _parse(
     enableSplitRegistration=false enableStatsMetrics=true enableTransactionMetrics=true
     enabledAppendPropCRC=false endTransactionPoolQueueCapacity=100000 endTransactionThreadPoolNums=12
     estimateAccumulation=true expectConsumerNumUseFilter=32 fastFailIfNoBufferInStorePool=false
-    fetchControllerAddrByDnsLookup=false
     filterDataCleanTimeSpan=86400000 flushCommitLogLeastPages=4
     flushCommitLogTimed=true flushConsumeQueueLeastPages=2 flushConsumeQueueThoroughInterval=60000
     flushConsumerOffsetHistoryInterval=60000 flushLeastPagesWhenWarmMapedFile=4096 forceVerifyPropCRC=false
     forwardTimeout=3000 globalColdReadThreshold=104857600
-     haMaxTimeSlaveNotCatchup=15000
      heartbeatThreadPoolNums=2 heartbeatThreadPoolQueueCapacity=50000
     highSpeedMode=false indexFileReadEnable=true indexFileWriteEnable=true
     indexRocksDBEnable=false isBrokerContainer=false isInBrokerContainer=false isScanAvailableNameSrv=true
@@ -102,14 +100,14 @@ BROKER = _parse(
     reviveScanTime=10000 rocksdbCQDoubleWriteEnable=false rocksdbCompressionType=lz4
     rocksdbFlushWalFrequency=1024 rocksdbWalFileRollingThreshold=1073741824 sampleCountThreshold=5000
     sampleSteps=32 scheduleAsyncDeliverMaxPendingLimit=2000 scheduleAsyncDeliverMaxResendNum2Blocked=3
-    searchBcqByCacheEnable=true sendHeartbeatTimeoutMillis=1000 sendMessageThreadPoolNums=4
+    searchBcqByCacheEnable=true sendMessageThreadPoolNums=4
     serverAsyncSemaphoreValue=64 serverCallbackExecutorThreads=0 serverNettyWorkerGroupEnable=true
     serverOnewaySemaphoreValue=256 serverPooledByteBufAllocatorEnable=true serverSelectorThreads=3
     serverSocketRcvBufSize=0 serverSocketSndBufSize=0 serverWorkerThreads=8 sharedByteBufferNum=16
     skipPreOnline=false socksProxyConfig={}
     spinLockCollisionRetreatOptimalDegree=1000 splitMetadataSize=2000 splitRegistrationSize=800
-    statRocksDBCQIntervalSec=10 storeType=default syncBrokerMemberGroupPeriod=1000 syncBrokerMetadataPeriod=5000
-    syncControllerMetadataPeriod=10000 syncFromLastFile=false syncMasterFlushOffsetWhenStartup=false
+    statRocksDBCQIntervalSec=10 storeType=default syncBrokerMemberGroupPeriod=1000
+    syncMasterFlushOffsetWhenStartup=false
     timerCheckMetricsWhen=05 timerColdDataCheckIntervalMs=60000 timerEnableCheckMetrics=true
     timerEnableDisruptor=false timerEnableRetryUntilSuccess=false timerGetMessageThreadNum=3
     timerInterceptDelayLevel=false timerMetricSmallThreshold=1000000 timerProgressLogIntervalMs=10000

@@ -16,11 +16,28 @@ _ONE_SLAVE: Final = 2
 """The master itself and one slave, as `inSyncReplicas` counts."""
 
 
+UNDECIDED_ID: Final = -1
+"""The id of a broker that no controller has given one yet."""
+
+
 class Role(Enum):
     """The part of a broker in a group of replicas: a master takes messages, a slave copies them from its master."""
 
     MASTER = "master"
     SLAVE = "slave"
+
+
+@dataclass(frozen=True, slots=True)
+class ControlledRole:
+    """The part that a controller gave this broker: its id there, and the epoch of the master, itself or another one.
+
+    ``sync_set`` has the replicas in sync when the epoch began here, ``sync_set_epoch`` is the version of that set.
+    """
+
+    broker_id: int = UNDECIDED_ID
+    master_epoch: int = 0
+    sync_set: frozenset[int] = frozenset()
+    sync_set_epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +62,8 @@ class ReplicationSettings:
     min_in_sync_replicas: int = key(
         "minInSyncReplicas",
         1,
-        "smallest number of brokers to which enableAutoInSyncReplicas may lower inSyncReplicas",
+        "smallest number of brokers to which enableAutoInSyncReplicas may lower inSyncReplicas; under a controller, "
+        "the number of replicas in sync, the master included, below which messages are refused",
         low=1,
         high=100,
     )
@@ -155,6 +173,96 @@ class ReplicationSettings:
         "enableSlaveActingMaster",
         False,
         "whether the slave with the lowest brokerId serves reads as master while there is none",
+    )
+
+    enable_controller_mode: bool = key(
+        "enableControllerMode",
+        False,
+        "whether the controllers in controllerAddr decide which broker of this name is the master; brokerRole and "
+        "brokerId have no effect then",
+    )
+    controller_addr: str = key(
+        "controllerAddr",
+        "",
+        "host:port[;host:port] of every controller, for enableControllerMode",
+        pattern=rf"|{ADDRESS}(;{ADDRESS})*",
+    )
+    fetch_controller_addr_by_dns_lookup: bool = key(
+        "fetchControllerAddrByDnsLookup",
+        False,
+        "whether controllerAddr is one host name whose addresses are those of all controllers",
+    )
+    broker_heartbeat_interval_ms: int = key(
+        "brokerHeartbeatInterval",
+        1_000,
+        "time between two heartbeats to each controller",
+        low=100,
+        high=60_000,
+    )
+    send_heartbeat_timeout_ms: int = key(
+        "sendHeartbeatTimeoutMillis",
+        1_000,
+        "longest time that a controller may take to answer a heartbeat",
+        low=100,
+        high=60_000,
+    )
+    controller_heartbeat_timeout_ms: int = key(
+        "controllerHeartBeatTimeoutMills",
+        10_000,
+        "time without a heartbeat after which controllers take this broker for dead, and after which a master that "
+        "reaches no leading controller stores nothing",
+        low=1_000,
+        high=600_000,
+    )
+    sync_controller_metadata_period_ms: int = key(
+        "syncControllerMetadataPeriod",
+        10_000,
+        "time between two questions for the leading controller",
+        low=100,
+        high=600_000,
+    )
+    sync_broker_metadata_period_ms: int = key(
+        "syncBrokerMetadataPeriod",
+        5_000,
+        "time between two questions for the master of this name",
+        low=100,
+        high=600_000,
+    )
+    check_sync_state_set_period_ms: int = key(
+        "checkSyncStateSetPeriod",
+        5_000,
+        "longest time between two checks of a master which slaves are in sync",
+        low=100,
+        high=600_000,
+    )
+    broker_election_priority: int = key(
+        "brokerElectionPriority",
+        2**31 - 1,
+        "rank among replicas in sync with equally long logs when a master is elected: the lowest becomes it",
+        low=0,
+        high=2**31 - 1,
+    )
+    all_ack_in_sync_state_set: bool = key(
+        "allAckInSyncStateSet",
+        False,
+        "whether a master under a controller answers a send only when all replicas in sync have the message",
+    )
+    ha_max_time_slave_not_catchup_ms: int = key(
+        "haMaxTimeSlaveNotCatchup",
+        15_000,
+        "time without having caught up after which a slave no longer counts as in sync, under a controller",
+        low=100,
+        high=3_600_000,
+    )
+    sync_from_last_file: bool = key(
+        "syncFromLastFile",
+        False,
+        "whether a slave without messages copies the last file of its master's log only, under a controller",
+    )
+    async_learner: bool = key(
+        "asyncLearner",
+        False,
+        "whether this broker copies its master without ever counting as in sync, under a controller",
     )
 
     @property

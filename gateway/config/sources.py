@@ -41,7 +41,7 @@ from gateway.config.process import (
     TlsConfig,
 )
 from gateway.config.properties_file import PropertiesError, decode_text, parse_properties
-from gateway.config.replication import ASYNC_MASTER, SLAVE
+from gateway.config.replication import ASYNC_MASTER, SLAVE, UNDECIDED_ID
 from gateway.config.replication import Role as BrokerRole
 from gateway.config.store import OFFICIAL_STORE
 from gateway.config.unsupported import (
@@ -338,6 +338,14 @@ def _check_role(broker: BrokerConfig, process: ProcessConfig, source_values: Ite
             "neither staged messages nor the marks of published batches. Set stagedPublish=false, or "
             f"brokerRole={ASYNC_MASTER}, which then serves no slaves"
         )
+    if broker.replication.enable_controller_mode:
+        _check_controlled(broker, origins)
+        return
+    if broker.broker_id == UNDECIDED_ID:
+        raise ConfigError(
+            f'{origins["brokerId"]}: brokerId: invalid value "{UNDECIDED_ID}" (expected a whole number, at least 0). '
+            "Only a controller gives ids: set enableControllerMode=true for one"
+        )
     if broker.role is BrokerRole.SLAVE:
         if broker.broker_id == MASTER_ID:
             raise ConfigError(
@@ -353,6 +361,35 @@ def _check_role(broker: BrokerConfig, process: ProcessConfig, source_values: Ite
             f"{origins['brokerId']}: brokerId={broker.broker_id} asks for a replica. Set brokerRole=SLAVE to run "
             f"one, or brokerId={MASTER_ID}, in the file or with --set, to run a master"
         )
+
+
+def _check_controlled(broker: BrokerConfig, origins: Mapping[str, str]) -> None:
+    """Refuse settings with which no controller could decide about the role of a broker."""
+    settings = broker.replication
+    origin = origins["enableControllerMode"]
+    if not settings.controller_addr:
+        raise ConfigError(
+            f"{origin}: enableControllerMode=true needs the controllers' addresses in controllerAddr"
+        )
+    if settings.fetch_controller_addr_by_dns_lookup and ";" in settings.controller_addr:
+        raise ConfigError(
+            f"{origins['fetchControllerAddrByDnsLookup']}: fetchControllerAddrByDnsLookup=true looks one host name up. "
+            f"Name one host in controllerAddr, not {settings.controller_addr}"
+        )
+    if broker.store.staged_publish:
+        raise ConfigError(
+            f"{origins['stagedPublish']}: stagedPublish=true does not go with enableControllerMode=true, because a "
+            "slave gets neither staged messages nor the marks of published batches. Set one of them to false"
+        )
+    for name, is_on in (
+        ("enableSlaveActingMaster", settings.enable_slave_acting_master),
+        ("haMasterAddress", bool(settings.ha_master_address)),
+    ):
+        if is_on:
+            raise ConfigError(
+                f"{origins[name]}: {name} does not go with enableControllerMode=true: the controller decides who the "
+                f"master is. Leave out {name}"
+            )
 
 
 def _check_controller(controller: ControllerConfig) -> None:
@@ -399,6 +436,11 @@ def _check_replicas(role: Role, broker: BrokerConfig, process: ProcessConfig) ->
     if broker.store.store_path_commit_log:
         raise ConfigError(
             f"{setting}: each replica has a commit log of its own. Leave out storePathCommitLog"
+        )
+    if broker.replication.enable_controller_mode:
+        raise ConfigError(
+            f"{setting} starts masters and their slaves. Start each replica under a controller by itself, or leave out "
+            "enableControllerMode"
         )
     if broker.role is not BrokerRole.MASTER:
         raise ConfigError(f"{setting} starts masters and their slaves. Leave out brokerRole=SLAVE")

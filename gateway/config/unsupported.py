@@ -1,14 +1,18 @@
 """Official keys that are known but have no effect here, by reason, and values that ask for what is not served.
 
 `sources.py` turns the keys into notices. A value of `REFUSED_VALUES` stops the start: who sets it counts on automatic
-failover, or on messages in another format, and would get neither. Keys that only refine failover, such as
-`totalReplicas`, do nothing without a controller in the official broker either: they stay notices.
+failover by DLedger, or on messages in another format, and would get neither. Keys that only refine that, such as
+`totalReplicas`, do nothing for a single master in the official broker either: they stay notices.
 """
 
 from dataclasses import dataclass
 
 IGNORED = "is not needed here and has no effect"
 _UNUSED = """
+    enableControllerMode controllerAddr fetchControllerAddrByDnsLookup brokerHeartbeatInterval
+    sendHeartbeatTimeoutMillis controllerHeartBeatTimeoutMills syncControllerMetadataPeriod
+    syncBrokerMetadataPeriod checkSyncStateSetPeriod brokerElectionPriority allAckInSyncStateSet
+    haMaxTimeSlaveNotCatchup syncFromLastFile asyncLearner
     maxTopicLength flushCommitLogThoroughInterval putMessageTimeout
     pullBatchMaxMessageCount flushDelayOffsetInterval
     enableRegisterProducer
@@ -70,18 +74,19 @@ REASONS: dict[str, str] = {
         connectTimeoutMillis commercialBaseCount commercialSizePerMsg commercialEnable duplicationEnable
         timerGetMessageThreadNum timerPutMessageThreadNum timerEnableDisruptor timerInterceptDelayLevel
         timerWarmEnable timerEnableRetryUntilSuccess timerProgressLogIntervalMs timerStopDequeue
-        diskFallRecorded maxChecksumRange syncFromLastFile realTimePersistRocksDBConfig
+        diskFallRecorded maxChecksumRange realTimePersistRocksDBConfig
     """,
-    "belongs to automatic failover, which is not served yet": """
-        notifyMinBrokerIdChanged totalReplicas allAckInSyncStateSet haMaxTimeSlaveNotCatchup
-        syncMasterFlushOffsetWhenStartup asyncLearner maxSlaveResendLength
-        enableRemoteEscape skipPreOnline enableControllerMode controllerAddr fetchControllerAddrByDnsLookup
-        syncBrokerMetadataPeriod checkSyncStateSetPeriod syncControllerMetadataPeriod
-        controllerHeartBeatTimeoutMills brokerElectionPriority syncBrokerMemberGroupPeriod
-        storePathEpochFile storePathBrokerIdentity enableDLegerCommitLog storePathDLedgerCommitLog
+    "belongs to automatic failover with DLedger, or to brokers that write for others, which is not served": """
+        notifyMinBrokerIdChanged totalReplicas
+        syncMasterFlushOffsetWhenStartup maxSlaveResendLength
+        enableRemoteEscape skipPreOnline syncBrokerMemberGroupPeriod
+        enableDLegerCommitLog storePathDLedgerCommitLog
         dLegerGroup dLegerPeers dLegerSelfId preferredLeaderId enableBatchPush replicasPerDiskPartition
-        brokerHeartbeatInterval sendHeartbeatTimeoutMillis lockInStrictMode
+        lockInStrictMode
         consumerOffsetUpdateVersionStep delayOffsetUpdateVersionStep forwardTimeout
+    """,
+    "is not configurable: the file is in storePathRootDir": """
+        storePathEpochFile storePathBrokerIdentity
     """,
     "concerns how the official controller agrees with others; here its state is in a file or in etcd": """
         controllerType controllerThreadPoolNums controllerRequestThreadPoolQueueCapacity mappedFileSize
@@ -154,12 +159,12 @@ class ServedValue:
     remedy: str = "to run without automatic failover"
 
 
-_CONTROLLER = "a controller"
 _OTHER_STORE = "a store in another format"
 _DEFAULT_STORE = "to open the default store (an existing store in the other format is not read)"
 REFUSED_VALUES: dict[str, ServedValue] = {
-    "enableDLegerCommitLog": ServedValue("false", "DLedger replication"),
-    "enableControllerMode": ServedValue("false", _CONTROLLER),
+    "enableDLegerCommitLog": ServedValue(
+        "false", "DLedger replication", "and let a controller choose masters (enableControllerMode=true)"
+    ),
     "enableRemoteEscape": ServedValue("false", "writing to other brokers while there is no master"),
     "isInBrokerContainer": ServedValue(
         "false", "several brokers in one official container", "and run each broker as a process"

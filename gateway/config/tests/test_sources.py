@@ -1,5 +1,6 @@
 """Files, environment and flags in their order; what is unknown, unsupported or wrong."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -307,7 +308,6 @@ def test_a_list_of_namesrvs_without_a_port_to_serve_it_is_told() -> None:
     "line",
     [
         "enableDLegerCommitLog=true",
-        "enableControllerMode=true",
         "enableRemoteEscape=true",
         "storeType=defaultRocksDB",
         "timerRocksDBEnable=true",
@@ -354,6 +354,35 @@ def test_a_role_that_does_not_fit_stops_the_start(lines: str, message: str, tmp_
         load_config("broker", [path])
 
 
+def test_a_broker_under_a_controller_needs_no_role() -> None:
+    """The lines of an official file; the controller decides role and id."""
+    under = ["enableControllerMode=true", "controllerAddr=10.0.0.1:9878;10.0.0.2:9878;", "brokerId=-1"]
+    for role in ("brokerRole=SLAVE", "brokerRole=SYNC_MASTER"):
+        (broker,) = load_config("broker", sets=[*under, role]).brokers
+        assert broker.replication.enable_controller_mode
+        assert (broker.broker_id, broker.controlled) == (-1, None)
+    assert broker.replication.controller_addr == "10.0.0.1:9878;10.0.0.2:9878"
+    for value in ("", "10.0.0.1"):
+        with pytest.raises(ConfigError, match="controllerAddr"):
+            load_config("broker", sets=["enableControllerMode=true", f"controllerAddr={value}"])
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("stagedPublish=true", "stagedPublish=true does not go with enableControllerMode=true"),
+        ("enableSlaveActingMaster=true", "Leave out enableSlaveActingMaster"),
+        ("haMasterAddress=h:10912", "Leave out haMasterAddress"),
+        ("brokerReplicas=2", "Start each replica under a controller by itself"),
+        ("fetchControllerAddrByDnsLookup=true", "Name one host in controllerAddr, not a:1;b:1"),
+    ],
+)
+def test_what_a_controller_could_not_decide_stops_the_start(line: str, message: str, tmp_path: Path) -> None:
+    path = written(tmp_path / "broker.conf", f"enableControllerMode=true\ncontrollerAddr=a:1;b:1\n{line}\n")
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        load_config("serve", [path])
+
+
 def test_replication_roles() -> None:
     def broker(*sets: str) -> BrokerConfig:
         (config,) = load_config("broker", sets=sets).brokers
@@ -374,7 +403,7 @@ def test_replication_roles() -> None:
 INERT_REPLICA_SETTINGS = [
     "duplicationEnable=true",
     "totalReplicas=3",
-    "allAckInSyncStateSet=true",
+    "syncMasterFlushOffsetWhenStartup=true",
 ]
 """Settings that do nothing without a controller in the official broker."""
 
@@ -390,7 +419,7 @@ def test_a_replica_setting_without_effect_for_a_single_master_is_a_notice(line: 
 
 
 @pytest.mark.parametrize("line", INERT_REPLICA_SETTINGS)
-@pytest.mark.parametrize("asking", ["enableDLegerCommitLog=true", "enableControllerMode=true"])
+@pytest.mark.parametrize("asking", ["enableDLegerCommitLog=true", "enableRemoteEscape=true"])
 def test_a_replica_setting_with_effect_stops_the_start(line: str, asking: str, tmp_path: Path) -> None:
     path = written(tmp_path / "broker.conf", f"{line}\n{asking}\n")
     with pytest.raises(ConfigError, match=rf"broker\.conf:2: {asking} asks for"):
