@@ -10,7 +10,7 @@ from gateway.broker.delayed.timer_takeover import TakeoverState
 from gateway.broker.replication.follower import Dial, Follower
 from gateway.broker.replication.ha_server import HaServer
 from gateway.broker.replication.in_sync import InSyncRule
-from gateway.broker.replication.master_lookup import MasterLookup
+from gateway.broker.replication.master_lookup import Master, MasterLookup
 from gateway.broker.replication.members import ReplicaGroup
 from gateway.broker.replication.table_sync import TableSync
 from gateway.config.replication import ReplicationSettings
@@ -78,6 +78,7 @@ class Replication:
     ``takeover`` says whether the store was a slave's before.
 
     ``in_sync`` is None unless the broker is a SYNC_MASTER, ``slave`` and its ``follower`` unless it is a slave.
+    ``is_controlled``: a controller decides who the master is, and what namesrvs say about it does not count.
     ``master_address`` is where the master of a slave answers requests, "" while unknown. ``last_cut`` is of this run.
     """
 
@@ -89,16 +90,27 @@ class Replication:
     follower: MasterFollower | None = None
     master_address: str = ""
     last_cut: LogCut | None = None
+    is_controlled: bool = False
 
     def note_master(self, ha_address: str | None, address: str | None) -> None:
         """Take over the addresses that a namesrv's answer has; those that it lacks stay."""
+        if self.is_controlled:
+            return
         self.master_address = address or self.master_address
         if self.slave is not None:
             self.slave.lookup.note_registration(ha_address, address)
 
+    def follow_master(self, master: Master | None, address: str) -> None:
+        """Follow the master that a controller names; None while its HA port is not known."""
+        self.master_address = address
+        if self.slave is not None:
+            self.slave.lookup.set_master(master)
+
     @property
     def lacks_master(self) -> bool:
-        """True at a slave that does not know its master, or not where its log is copied from."""
+        """True at a slave that waits for a namesrv to say who its master is, or where its log is copied from."""
+        if self.is_controlled:
+            return False
         return self.slave is not None and (not self.master_address or self.slave.lookup.master is None)
 
     def note_members(self, addresses: Mapping[int, str]) -> None:
