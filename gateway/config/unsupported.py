@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 IGNORED = "is not needed here and has no effect"
 _UNUSED = """
-    enableControllerMode controllerAddr fetchControllerAddrByDnsLookup brokerHeartbeatInterval
+    brokerHeartbeatInterval
     sendHeartbeatTimeoutMillis controllerHeartBeatTimeoutMills syncControllerMetadataPeriod
     syncBrokerMetadataPeriod checkSyncStateSetPeriod brokerElectionPriority allAckInSyncStateSet
     haMaxTimeSlaveNotCatchup syncFromLastFile asyncLearner
