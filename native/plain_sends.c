@@ -101,6 +101,7 @@ typedef struct {
     /* The current run. */
     uint64_t run;
     bool is_taking, is_running; /* within `take`; and with the state of the log read */
+    bool is_collector_on;       /* when the run began */
     int sends, queue_count;
     int64_t room_sends;
     Py_buffer log_bytes;
@@ -125,13 +126,6 @@ static bool get_number(PyObject *object, PyObject *name, int64_t *number) {
     *number = PyLong_AsLongLong(value);
     Py_DECREF(value);
     return !(*number == -1 && PyErr_Occurred());
-}
-
-static bool set_number(PyObject *object, PyObject *name, int64_t number) {
-    PyObject *value = PyLong_FromLongLong(number);
-    bool is_set = value != NULL && PyObject_SetAttr(object, name, value) == 0;
-    Py_XDECREF(value);
-    return is_set;
 }
 
 static bool get_writable(PyObject *object, Py_buffer *view) {
@@ -277,33 +271,61 @@ static bool read_hosts(PlainSends *self, PyObject *connection) {
     return are_ipv4;
 }
 
-/* Python code runs here, in `room` and `now_ms`: before the state of the log is read. */
+static void enable_collector(const PlainSends *self) {
+    if (self->is_collector_on) PyGC_Enable();
+}
+
+/* Python code runs here, in `room` and `now_ms`: before the state of the log is read. Later the collector must not run, for
+ * as long as the positions are not written: it calls finalizers, which are any code. */
 static bool begin_run(PlainSends *self, PyObject *connection) {
     PyObject *disk_full = PyObject_GetAttr(self->store, s_disk_full);
     bool has_disk = disk_full == Py_False;
     Py_XDECREF(disk_full);
     if (!has_disk || !ask_room(self, connection) || !read_hosts(self, connection) || !read_clock(self)) return false;
+    self->is_collector_on = PyGC_Disable();
     if (!get_number(self->log, s_base, &self->base) || !get_number(self->log, s_position, &self->position) ||
-        !get_number(self->log, s_limit, &self->limit) || self->position < 0 || !get_writable(self->log, &self->log_bytes))
+        !get_number(self->log, s_limit, &self->limit) || self->position < 0 || !get_writable(self->log, &self->log_bytes)) {
+        enable_collector(self);
         return false;
+    }
     self->run++;
     self->queue_count = 0;
     return self->is_running = true;
 }
 
-/* Write the positions back. `queued_until` comes last: a checkpoint must not cover a message without its entry. */
+/* Write the positions back. `queued_until` comes last: a checkpoint must not cover a message without its entry.
+ * All numbers are made first: if memory is short, no position is written, and the run has not been. */
 static bool write_positions(PlainSends *self) {
-    bool is_written = self->sends == 0 || set_number(self->log, s_position, self->position);
+    PyObject *numbers[2 + 2 * MAX_RUN_SENDS];
+    int count = 0;
+    bool is_written = true;
+    if (self->sends != 0) {
+        numbers[count++] = PyLong_FromLongLong(self->position);
+        numbers[count++] = PyLong_FromLongLong(self->base + self->position);
+    }
     for (int i = 0; i < self->queue_count; i++) {
         CachedQueue *queue = self->run_queues[i];
         PyBuffer_Release(&queue->entries);
         if (!queue->has_grown) continue;
-        is_written = is_written && set_number(queue->queue, s_position, queue->position) &&
-                     set_number(queue->queue, s_next_offset, queue->next_offset) &&
-                     PyObject_SetAttr(queue->queue, s_recently_used, Py_True) == 0;
+        numbers[count++] = PyLong_FromLongLong(queue->position);
+        numbers[count++] = PyLong_FromLongLong(queue->next_offset);
     }
     PyBuffer_Release(&self->log_bytes);
-    return is_written && (self->sends == 0 || set_number(self->log, s_queued_until, self->base + self->position));
+    for (int i = 0; i < count; i++) is_written = is_written && numbers[i] != NULL;
+    if (is_written && self->sends != 0) {
+        PyObject **number = numbers + 2;
+        is_written = PyObject_SetAttr(self->log, s_position, numbers[0]) == 0;
+        for (int i = 0; i < self->queue_count; i++) {
+            CachedQueue *queue = self->run_queues[i];
+            if (!queue->has_grown) continue;
+            is_written = is_written && PyObject_SetAttr(queue->queue, s_position, *number++) == 0 &&
+                         PyObject_SetAttr(queue->queue, s_next_offset, *number++) == 0 &&
+                         PyObject_SetAttr(queue->queue, s_recently_used, Py_True) == 0;
+        }
+        is_written = is_written && PyObject_SetAttr(self->log, s_queued_until, numbers[1]) == 0;
+    }
+    for (int i = 0; i < count; i++) Py_XDECREF(numbers[i]);
+    return is_written;
 }
 
 /* Python code runs here, after all positions are written. */
@@ -491,9 +513,13 @@ static PyObject *take_run(PlainSends *self, PyObject *connection, const Py_buffe
      * from `room` or `now_ms`, before anything was written. */
     bool is_interrupted = PyErr_Occurred() && self->sends == 0 && !PyErr_ExceptionMatches(PyExc_Exception);
     if (!is_interrupted) PyErr_Clear();
-    bool was_running = self->is_running;
-    self->is_running = false;
-    if ((was_running && !write_positions(self)) || is_interrupted) return NULL;
+    bool is_written = true;
+    if (self->is_running) {
+        self->is_running = false;
+        is_written = write_positions(self);
+        enable_collector(self);
+    }
+    if (!is_written || is_interrupted) return NULL;
     if (self->sends == 0) Py_RETURN_NONE;
     self->frames += (unsigned long long)self->sends;
     if (!count_messages(self)) return NULL;

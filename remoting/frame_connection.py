@@ -368,6 +368,8 @@ class FrameConnection(Connection):
                     # The handler, or an answer that could not be sent, closed it. Drop the rest of its requests.
                     position = end
                     break
+                # The handler may have changed what decides about the frames that follow.
+                take = self._frame_taker.take
                 if answer is not None:
                     answers.append(answer)
                     room -= len(answer)

@@ -1,5 +1,6 @@
 """Native sends against Python's: the same bytes must leave the same answers, files and counts."""
 
+import gc
 import json
 import logging
 import os
@@ -17,11 +18,13 @@ import trio
 import trio.testing
 from hypothesis import HealthCheck, given, settings
 
+from codec.command import Command
 from codec.message import decode_message, iter_messages
 from codec.native import native_module
 from gateway.broker.messages.advertised_hosts import HOST_VIEW
 from gateway.broker.processors.live_config import apply_broker_config
 from gateway.broker.requests import send_handler
+from gateway.broker.topics.topic_table import TopicTable
 from gateway.tests.configs import change_config
 from gateway.tests.native_sends.boundaries import BODY, KEY, RULES
 from gateway.tests.native_sends.broker_pair import BrokerPair, PairDiffers, Side, run_pair
@@ -36,6 +39,7 @@ from gateway.tests.native_sends.killed import HEAD_BYTES, PLACES, QUEUES, body_o
 from gateway.tests.native_sends.rounds import ROUND_FRAMES, Round, resize_topic, wait_for_message
 from gateway.tests.native_sends.strategies import reads
 from remoting.bodies.topics import TopicConfig
+from remoting.connection import Connection
 from remoting.limits import ConnectionLimits
 from storage import append
 from storage.clock import SystemClock
@@ -43,6 +47,7 @@ from storage.commit_log import CommitLog
 from storage.config import StoreConfig
 from storage.crash_files import CrashFiles
 from storage.files import DiskFiles
+from storage.layout import QUEUE_ENTRY_BYTES
 from storage.store import MessageStore
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -314,6 +319,91 @@ def test_taken_sends_keep_no_references(flush: str) -> None:
                 await trio.testing.wait_all_tasks_blocked()
             assert [sys.getrefcount(value) for value in objects] == before
             assert side.frames_taken > 20 * 60
+            nursery.cancel_scope.cancel()
+
+    trio.run(run, clock=trio.testing.MockClock())
+
+
+def test_a_handler_that_forbids_native_sends_does_so_for_the_frames_that_follow_it() -> None:
+    code = 9999
+
+    async def run() -> None:
+        async with trio.open_nursery() as nursery:
+            side = Side(nursery, native=True)
+
+            def forbid(connection: Connection, command: Command) -> None:
+                side.service.native_sends.take = None
+
+            side.service.handlers[code] = forbid
+            side.feed(PLAIN)
+            side.feed(PLAIN * 2 + binary_frame({}, 1, b"", code) + PLAIN * 2)
+            assert side.frames_taken == 2
+            assert side.broker.store.max_offset("plain", 0) == 5
+            nursery.cancel_scope.cancel()
+
+    trio.run(run, clock=trio.testing.MockClock())
+
+
+def test_memory_that_runs_out_leaves_no_half_of_a_send() -> None:
+    """Whichever allocation fails, the log and its queues have the same messages afterwards."""
+    testcapi = pytest.importorskip("_testcapi", reason="needs a Python that can let allocations fail")
+    frames = [binary_frame(plain_fields("plain", queue, KEY), 1, BODY) for queue in "012"]
+    read = b"".join(frames) * 2
+    failures = 0
+
+    async def run() -> None:
+        nonlocal failures
+        async with trio.open_nursery() as nursery:
+            side = Side(nursery, native=True)
+            for frame in frames * 300:  # so that no number is one of those that need no memory
+                side.feed(frame)
+            store = side.broker.store
+            take, log = side.service.native_sends.take, store.commit_log
+            queues = [store.queues_by_key["plain", number] for number in range(3)]
+            assert take is not None
+            size = log.position // 900
+            for number in range(90):
+                testcapi.set_nomemory(number, number + 1)
+                try:
+                    take(side.connection, read, 0)
+                except MemoryError:
+                    failures += 1
+                finally:
+                    testcapi.remove_mem_hooks()
+                assert sum(queue.next_offset for queue in queues) == log.position // size
+                for queue in queues:
+                    assert queue.position == QUEUE_ENTRY_BYTES * queue.next_offset
+                assert log.queued_until == log.base + log.position
+            nursery.cancel_scope.cancel()
+
+    trio.run(run, clock=trio.testing.MockClock())
+    assert failures > 10
+
+
+def test_the_collector_rests_until_the_positions_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The finalizers that it calls are any code, which must not meet a log that has a message and no entry."""
+    during_runs: list[bool] = []
+
+    class WatchedTopics(TopicTable):
+        @property
+        def table(self) -> Any:
+            during_runs.append(gc.isenabled())
+            return self.__dict__["table"]
+
+    async def run() -> None:
+        async with trio.open_nursery() as nursery:
+            side = Side(nursery, native=True)
+            side.feed(PLAIN)
+            monkeypatch.setattr(side.broker.topics, "__class__", WatchedTopics)
+            take = side.service.native_sends.take
+            assert take is not None
+            for enable in (gc.disable, gc.enable):
+                enable()
+                was_enabled = gc.isenabled()
+                during_runs.clear()
+                assert take(side.connection, PLAIN * 3, 0) is not None
+                assert during_runs == [False]
+                assert gc.isenabled() == was_enabled
             nursery.cancel_scope.cancel()
 
     trio.run(run, clock=trio.testing.MockClock())

@@ -250,9 +250,9 @@ NATIVE_DEFECTS: Final = Catalogue(
             Subject.ORDER,
             change(
                 PLAIN_SENDS,
-                "    bool is_written = self->sends == 0 || set_number(self->log, s_position, self->position);\n",
-                "    bool is_written = self->sends == 0 || (set_number(self->log, s_position, self->position) &&\n"
-                "                      set_number(self->log, s_queued_until, self->base + self->position));\n",
+                "        is_written = PyObject_SetAttr(self->log, s_position, numbers[0]) == 0;\n",
+                "        is_written = PyObject_SetAttr(self->log, s_position, numbers[0]) == 0 &&\n"
+                "                     PyObject_SetAttr(self->log, s_queued_until, numbers[1]) == 0;\n",
             ),
             _CONFIRMED,
         ),
