@@ -33,10 +33,10 @@ compares again.
 """
 
 import logging
-from collections.abc import Callable, Iterable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import trio
 
@@ -88,6 +88,7 @@ MORE_COMPARED: Final = 16
 """Factor by which the next connection compares more messages."""
 MAX_COMPARED_BYTES: Final = 1 << 30
 """Largest part of a log that is compared: the places of its messages are held in memory, and found in one step."""
+ANY_OFFSET: Final = -1
 ADVICE: Final = (
     "If this broker is to follow that master, stop it, move its store away, but keep config/brokerRole.json at its "
     "place, and start it: it then copies the whole log"
@@ -119,12 +120,21 @@ class SilentMaster(Exception):
     """The connection is open, but the master has sent nothing for too long."""
 
 
+class OutdatedMaster(Exception):
+    """The broker at the master's address is not the master yet, or not any more."""
+
+
+NOT_FOLLOWED: Final = (CannotFollow, NothingEqual, SilentMaster, OutdatedMaster)
+
+
 class LogCopy:
     """The copy of one connection: where it begins, what it compares, what it appends.
 
     ``master`` has the ends of the master's log, None if its other port is unknown. About ``compared_bytes`` of the log
     are compared, by ``prepared`` if that is given: `Follower` gives turns while it looks for the messages.
-    ``next_offset`` is that of the next byte from the master.
+    ``common_end`` is the offset before which the logs are known to be equal, None if nothing is known. Where the master
+    answers a report of 0 with its oldest bytes, wherever they begin, ``asks_with_0`` is True.
+    ``next_offset`` is that of the next byte from the master, `ANY_OFFSET` until an empty log begins.
     """
 
     def __init__(
@@ -134,7 +144,11 @@ class LogCopy:
         master: LogRange | None,
         compared_bytes: int = COMPARED_BYTES,
         prepared: LogComparison | None = None,
+        common_end: int | None = None,
+        asks_with_0: bool = False,
     ) -> None:
+        self._common_end = common_end
+        self._asks_with_0 = asks_with_0
         self._store = store
         self._prepared = prepared
         self._log = replica_log
@@ -142,9 +156,10 @@ class LogCopy:
         self._compared_bytes = compared_bytes
         self._master = master
         self._comparison: LogComparison | None = None
-        self.next_offset = self.first_report = self._choose_start(compared_bytes)
+        self.next_offset = self._choose_start(compared_bytes)
+        self.first_report = max(0, self.next_offset)
         self._compared_from = self.next_offset
-        if self.next_offset == 0 and (master is None or master.end > 0):
+        if self.next_offset == 0 and not asks_with_0 and (master is None or master.end > 0):
             self.first_report = 1
             self.receive(0, ZERO_BYTE)
 
@@ -152,6 +167,8 @@ class LogCopy:
         """Return the offset to copy from. Raises CannotFollow, and what `ReplicaLog.begin_at` does."""
         master, begin, end = self._master, self._store.min_physical_offset, self._store.max_physical_offset
         if begin == end:
+            if self._asks_with_0:
+                return ANY_OFFSET
             if master is None:
                 raise CannotFollow(
                     "the beginning of the master's log is unknown, because the port that answers its requests is: the "
@@ -199,6 +216,8 @@ class LogCopy:
 
         Raises ReplicaGap, Diverged, NothingEqual, CannotFollow, BadReplicaData, StoreFull.
         """
+        if self.next_offset == ANY_OFFSET:
+            self._begin_at(offset)
         if offset != self.next_offset:
             raise ReplicaGap(self.next_offset, offset)
         self.next_offset += len(data)
@@ -211,6 +230,14 @@ class LogCopy:
         if data:
             self._log.receive(offset, data)
 
+    def _begin_at(self, offset: int) -> None:
+        """Let the empty log begin where the master's bytes do."""
+        if self._master is not None and offset > self._master.end:
+            raise ReplicaGap(self._master.end, offset)
+        if offset != self._store.max_physical_offset:
+            self._log.begin_at(offset)
+        self.next_offset = offset
+
     def _compare(self, comparison: LogComparison, offset: int, data: memoryview) -> int:
         """Compare bytes; return their number. Raises Diverged only if a message before that one is equal."""
         try:
@@ -218,7 +245,8 @@ class LogCopy:
             if self._master is not None and self.next_offset >= self._master.end:
                 comparison.master_ended()
         except Diverged as error:
-            if error.physical_offset > self._compared_from:
+            is_after_common = self._common_end is not None and error.physical_offset >= self._common_end
+            if is_after_common or error.physical_offset > self._compared_from:
                 raise
             begin, end = self._store.min_physical_offset, self._store.max_physical_offset
             first_common = max(begin, self._master.begin if self._master is not None else 0)
@@ -236,6 +264,55 @@ class LogCopy:
         return compared
 
 
+class MasterStream(Protocol):
+    """The words of one connection with a master."""
+
+    def receive(self, data: bytes) -> None:
+        """Take bytes of the master over into the copy. Raises HaWireError, and what `LogCopy.receive` does."""
+
+    def encode_report(self, offset: int) -> bytes:
+        """Return the report that the log is stored up to an offset."""
+
+
+class DefaultStream:
+    """The words of DefaultHA (`ha_wire.py`)."""
+
+    def __init__(self, copy: LogCopy) -> None:
+        self._copy = copy
+        self._frames = FrameReader()
+
+    def receive(self, data: bytes) -> None:
+        """Take the bytes of frames over into the copy."""
+        for offset, part in self._frames.feed(data):
+            self._copy.receive(offset, part)
+
+    def encode_report(self, offset: int) -> bytes:
+        """Return a report."""
+        return encode_report(offset)
+
+
+class Agreement(NamedTuple):
+    """The outcome of a handshake: the ends of the master's log, and the offset before which both logs are equal.
+
+    ``common_end`` is None if that is not known. ``open_stream`` returns the words for a copy, and calls its second
+    argument with the master's confirm offset.
+    """
+
+    log_range: LogRange
+    common_end: int | None
+    open_stream: Callable[[LogCopy, Callable[[int], None]], MasterStream]
+
+
+class Handshake(Protocol):
+    """What master and slave say to each other before the log is copied."""
+
+    async def agree(self, transport: Transport, log_range: LogRange | None) -> Agreement:
+        """Shake hands over a new connection. ``log_range`` has the ends of the master's log as it told them before.
+
+        Raises Diverged, OutdatedMaster, CannotFollow, HaWireError, and what ends a connection.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class FollowerTimes:
     """Times of the HA connection in seconds: between two reports, and of the longest silence of the master."""
@@ -250,7 +327,8 @@ class Follower:
     ``state`` and ``reason`` say in words how that goes. ``queues_grew`` is called with queues that got messages, and
     ``note_compared`` when a connection has shown that the log is a part of the master's.
     ``diverged`` is set when the log has to be cut at the physical offset ``cut_at``: nothing is copied until the
-    service has closed the store, cut it, and built the broker again.
+    service has closed the store, cut it, and built the broker again. With a ``handshake`` the master speaks
+    AutoSwitchHA, and ``confirm_offset`` is the newest that it told.
     """
 
     def __init__(
@@ -266,7 +344,10 @@ class Follower:
         note_compared: Callable[[], None] = lambda: None,
         check_crc: bool = True,
         broker_id: int | None = None,
+        handshake: Handshake | None = None,
     ) -> None:
+        self._handshake = handshake
+        self.confirm_offset: int | None = None
         self._store = store
         self._log = ReplicaLog(store, check_crc=check_crc)
         self._damaged_at = -1
@@ -352,7 +433,7 @@ class Follower:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(cancel_after, changed, nursery.cancel_scope)
                 await self._follow(master)
-        except* (StoreError, HaWireError, CannotFollow, NothingEqual, SilentMaster, *FAILURES) as group:
+        except* (StoreError, HaWireError, *NOT_FOLLOWED, *FAILURES) as group:
             leaf = first_leaf(group)
             assert isinstance(leaf, Exception)
             trouble = leaf
@@ -416,8 +497,33 @@ class Follower:
 
     async def _follow(self, master: Master) -> None:
         log_range, ticket = await self._ask_master(master)
-        prepared = await self._prepare_comparison(log_range)
+        if self._handshake is not None:
+            async with self._connect(master, ticket) as transport:
+                agreement = await self._handshake.agree(transport, log_range)
+                await self._copy_agreed(transport, agreement)
+            return
+        prepared = await self._prepare_comparison(log_range, self._compared_bytes)
         copy = LogCopy(self._store, self._log, log_range, self._compared_bytes, prepared)
+        async with self._connect(master, ticket) as transport:
+            await self._copy(transport, copy, DefaultStream(copy))
+
+    async def _copy_agreed(self, transport: Transport, agreement: Agreement) -> None:
+        """Copy after a handshake. What is after the common end is compared, and kept as far as it is the master's."""
+        log_range, common_end, open_stream = agreement
+        uncommon_bytes = 0 if common_end is None else self._store.max_physical_offset - common_end
+        compared_bytes = max(self._compared_bytes, uncommon_bytes)
+        prepared = await self._prepare_comparison(log_range, compared_bytes)
+        copy = LogCopy(
+            self._store, self._log, log_range, compared_bytes, prepared, common_end, asks_with_0=True
+        )
+        await self._copy(transport, copy, open_stream(copy, self._note_confirmed))
+
+    def _note_confirmed(self, offset: int) -> None:
+        self.confirm_offset = offset
+
+    @asynccontextmanager
+    async def _connect(self, master: Master, ticket: str | None) -> AsyncIterator[Transport]:
+        """Connect to the master's HA port, and show the ticket if there is one."""
         preface = None if ticket is None else _encode_preface(ticket)
         open_transport = self._open_transport if preface is None else self._open_secure
         with trio.fail_after(CONNECT_TIMEOUT_S):
@@ -425,18 +531,20 @@ class Follower:
         try:
             if preface is not None:
                 await transport.send_all(preface)
-            await self._copy(transport, copy)
+            yield transport
         finally:
             transport.close()
 
-    async def _prepare_comparison(self, log_range: LogRange | None) -> LogComparison | None:
+    async def _prepare_comparison(
+        self, log_range: LogRange | None, compared_bytes: int
+    ) -> LogComparison | None:
         """Return the comparison of the last messages, None where there is none to make, or it is refused."""
         begin, end = self._store.min_physical_offset, self._store.max_physical_offset
         ahead = 0 if log_range is None else max(0, end - log_range.end)
         is_refused = log_range is not None and (end < log_range.begin or log_range.end <= begin)
         if begin == end or is_refused or ahead > MAX_COMPARED_BYTES:
             return None
-        for comparison in self._log.comparison_slices(self._compared_bytes + ahead):
+        for comparison in self._log.comparison_slices(compared_bytes + ahead):
             if comparison is not None:
                 return comparison
             await trio.lowlevel.checkpoint()
@@ -497,11 +605,10 @@ class Follower:
                 raise
             return None
 
-    async def _copy(self, transport: Transport, copy: LogCopy) -> None:
+    async def _copy(self, transport: Transport, copy: LogCopy, stream: MasterStream) -> None:
         """Receive, compare, append and acknowledge until the connection ends; raises the reason."""
-        times, reader = self._times, FrameReader()
-        reported = copy.first_report
-        await transport.send_all(encode_report(reported))
+        times, reported = self._times, copy.first_report
+        await transport.send_all(stream.encode_report(reported))
         heard_at = reported_at = self.connected_since = trio.current_time()
         if not copy.is_comparing:  # an empty log: a master without traffic sends nothing for 5 s
             self._note_received(copy)
@@ -512,8 +619,7 @@ class Follower:
             now = trio.current_time()
             if data:
                 heard_at = now
-                for offset, part in reader.feed(data):
-                    copy.receive(offset, part)
+                stream.receive(data)
                 self._note_received(copy)
             elif data is not None:
                 raise RemotingClosed("the master closed the connection")
@@ -521,7 +627,7 @@ class Follower:
                 raise SilentMaster(f"the master sent nothing for {times.silence_s:g} s")
             acknowledged = copy.acknowledged
             if acknowledged != reported or now >= reported_at + times.heartbeat_s:
-                await transport.send_all(encode_report(acknowledged))
+                await transport.send_all(stream.encode_report(acknowledged))
                 reported, reported_at = acknowledged, now
 
     def _note_received(self, copy: LogCopy) -> None:

@@ -5,7 +5,8 @@ Theory of operation
 A slave connects to the HA port and reports the physical offset where its log ends (`ha_wire.py`). The master checks
 that its own log can be continued there (`LogStarts.refusal`) and from then on sends all bytes of the log, in pieces.
 The slave reports after each piece how far it has come; `Replica` decides what counts, and the `InSyncRule` takes it to
-the answers that wait for it.
+the answers that wait for it. Under a controller the words are others (`auto_switch_master.py`), and the slave begins
+with a handshake: a `SlaveStream` knows the words of one connection.
 
 1. `wake` runs after requests have been handled. Where the socket takes a slave's next piece at once, that is all: one
    system call for all messages of a poll, without a task switch. Within a poll of the reactor it waits for the other
@@ -25,7 +26,7 @@ import socket
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from math import inf
-from typing import Final
+from typing import Final, Protocol
 
 import trio
 
@@ -44,6 +45,7 @@ from remoting.foreign_protocols import log_foreign, recognise
 from remoting.reactor import Reactor
 from remoting.server import accept_connections
 from remoting.transport import SocketTransport, Transport
+from storage.commit_log import CommitLog
 from storage.store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -65,12 +67,80 @@ MAX_SETTLE_S: Final = 1.0
 SETTLE_POLL_S: Final = 0.01
 
 
+class SlaveStream(Protocol):
+    """The words of one connection with a slave.
+
+    ``member`` is the name by which the rule of the master knows the slave, None if it does not say who it is.
+    ``is_counted`` is False for a slave whose acknowledgements never count, ``is_verified`` True if the first report is
+    an acknowledgement: a handshake has shown that its log is this one up to there.
+    """
+
+    member: str | None
+    broker_id: int | None
+    is_counted: bool
+    is_verified: bool
+
+    def feed(self, data: bytes) -> int | None:
+        """Take bytes of the slave; return its newest report, None without one. Raises HaWireError."""
+
+    def take_reply(self) -> bytes:
+        """Return what is to be sent before anything else, once."""
+
+    def choose_start(self, report: int) -> int:
+        """Return the offset from which the slave is to be sent the log, after its first report."""
+
+    def limit_piece(self, offset: int) -> int:
+        """Return the largest number of bytes that a frame may have which begins at an offset."""
+
+    def encode_head(self, offset: int, size: int) -> bytes:
+        """Return the head of a frame, and what is to be sent before it. Without bytes it is a heartbeat."""
+
+    @property
+    def has_news(self) -> bool:
+        """True if a heartbeat would say something that the slave does not know yet."""
+
+
+class DefaultStream:
+    """The words of DefaultHA (`ha_wire.py`): reports and frames, from the first byte on."""
+
+    member: str | None = None
+    is_counted: bool = True
+    is_verified: bool = False
+    has_news: bool = False
+
+    def __init__(self, log: CommitLog, broker_id: int | None) -> None:
+        self.broker_id = broker_id
+        self._log = log
+        self._reports = ReportReader()
+
+    def feed(self, data: bytes) -> int | None:
+        """Return the newest report."""
+        return self._reports.feed(data)
+
+    def take_reply(self) -> bytes:
+        """Return nothing: a master is silent until the first report."""
+        return b""
+
+    def choose_start(self, report: int) -> int:
+        """Return the offset that the slave asks for; the oldest one if it has none."""
+        return report or self._log.first_base
+
+    def limit_piece(self, offset: int) -> int:
+        """Return the largest frame that an official slave takes."""
+        return MAX_FRAME_BYTES
+
+    def encode_head(self, offset: int, size: int) -> bytes:
+        """Return the head of a frame."""
+        return encode_frame_head(offset, size)
+
+
 class HaServer:
     """Serves the slaves of one master.
 
     ``rule`` counts them and their acknowledgements; None for a master that waits for no slave. ``has_waiting_answers``
     tells whether answers wait for slaves. ``refusal`` is why this broker has no slaves, such as being one itself; None
-    for a master.
+    for a master. ``open_stream`` returns the words for a new slave, given the broker id of its ticket, None without
+    one.
     """
 
     def __init__(
@@ -84,7 +154,9 @@ class HaServer:
         reactor: Reactor | None = None,
         access: HaAccess = OPEN_ACCESS,
         refusal: str | None = None,
+        open_stream: Callable[[int | None], SlaveStream] | None = None,
     ) -> None:
+        self.open_stream = open_stream or self.open_default_stream
         self.broker_name = broker_name
         self.settings = settings
         self.refusal = refusal
@@ -100,6 +172,10 @@ class HaServer:
         self._serving: list[_Session] = []
         self._is_wake_deferred = False
         self._has_replicas = trio.Event()
+
+    def open_default_stream(self, broker_id: int | None) -> SlaveStream:
+        """Return the words of DefaultHA for a new slave."""
+        return DefaultStream(self.log, broker_id)
 
     @property
     def replicas(self) -> list[Replica]:
@@ -148,6 +224,7 @@ class HaServer:
             await trio.sleep(MAX_CHECK_INTERVAL_S)
             for session in self._serving[:]:
                 self._send_next(session, at_once=True)
+                session.send_news()
                 session.note_progress()
 
     # -- connections --
@@ -217,7 +294,7 @@ class HaServer:
         for other in self._serving:
             other.replica.make_room_for(session.replica, now_s)
             other.count()
-        was_sent_before = start <= self._sent_to_host.get(host, 0)
+        was_sent_before = session.is_verified or start <= self._sent_to_host.get(host, 0)
         wait_s = (
             0.0
             if was_sent_before or not self._has_waiting_answers()
@@ -259,7 +336,7 @@ class _Session:
         self._server = server
         self._transport = transport
         self._opening: bytes | None = b""
-        self._reports = ReportReader()
+        self._stream = server.open_default_stream(None)
         self._cursor: LogCursor | None = None
         self._unsent = memoryview(b"")
         self._first_unacknowledged = 0  # the end of the piece before the last one
@@ -270,6 +347,11 @@ class _Session:
         self._is_busy = False
         self._closed = False
         self._attention = trio.Event()
+
+    @property
+    def is_verified(self) -> bool:
+        """True if the slave has shown that its log is this one up to its first report."""
+        return self._stream.is_verified
 
     async def run(self) -> None:
         """Serve the slave until the connection ends."""
@@ -344,16 +426,13 @@ class _Session:
             self.close("another protocol")
             return
         try:
-            if self._opening is not None:
-                self._opening += data
-                broker_id = self._server.access.find_broker_id(self._opening)
-                rest = self._server.access.read_opening(self._opening, self._transport.remote[0])
-                if rest is None:
-                    return
-                self.replica.broker_id = broker_id
-                self._only_reads = only_reads(self._opening)
-                self._opening, data = None, rest
-            offset = self._reports.feed(data)
+            rest = data if self._opening is None else self._read_opening(self._opening + data)
+            if rest is None or self._closed:
+                return
+            offset = self._stream.feed(rest)
+            reply = self._stream.take_reply()
+            if reply:
+                self._send_reply(reply)
             if offset is None:
                 return
             if self._cursor is None:
@@ -366,15 +445,31 @@ class _Session:
             log.exception("report of a slave could not be handled", extra={"remote": self._transport.remote})
             self.close("defect")
 
+    def _read_opening(self, opening: bytes) -> bytes | None:
+        """Read who the peer is; return the bytes after that, None while more are needed. Raises HaWireError."""
+        server, self._opening = self._server, opening
+        broker_id = server.access.find_broker_id(opening)
+        rest = server.access.read_opening(opening, self._transport.remote[0])
+        if rest is None:
+            return None
+        self._opening = None
+        if only_reads(opening):
+            self._only_reads = True
+        elif server.refusal is not None:
+            self.refuse(server.refusal)
+        else:
+            self._stream = server.open_stream(broker_id)
+        return rest
+
     def _begin(self, offset: int) -> None:
-        """Serve the slave from the offset that it asks for; from the oldest message on if it has none."""
+        """Serve the slave from the offset that it asks for."""
         server = self._server
-        own_refusal = None if self._only_reads else server.refusal
-        refusal = own_refusal or server.starts.refusal(offset or server.log.first_base)
+        start = self._stream.choose_start(offset)
+        refusal = server.starts.refusal(start)
         if refusal is not None:
             self.refuse(refusal)
             return
-        start = offset or server.log.first_base
+        self.replica.broker_id = self._stream.broker_id
         self._cursor = LogCursor(server.log, server.starts, start)
         extra = {
             "broker": server.broker_name,
@@ -395,15 +490,16 @@ class _Session:
         replica = self.replica
         before = replica.acknowledged
         replica.acknowledge(offset, trio.current_time())
-        if replica.acknowledged > before or replica.counted is not (self._progress is not None):
+        is_changed = replica.acknowledged > before or replica.counted is not (self._progress is not None)
+        if is_changed or self._stream.is_verified:
             self.count()
         if self._cursor is not None and not self._cursor.is_at_end:
             self._server.wake()
 
     def count(self) -> None:
         """Tell the rule of the master how far this slave is, if it counts."""
-        rule, replica = self._server.rule, self.replica
-        if rule is None:
+        rule, replica, stream = self._server.rule, self.replica, self._stream
+        if rule is None or not stream.is_counted:
             return
         if not replica.counted:
             self.discount()
@@ -411,9 +507,9 @@ class _Session:
         if self._progress is None:
             host, port = replica.remote[:2]
             is_known = replica.broker_id is not None
-            slave = f"id {replica.broker_id}" if is_known else f"{host}:{port}"
+            slave = stream.member or (f"id {replica.broker_id}" if is_known else f"{host}:{port}")
             self._progress = rule.join(slave, replica.acknowledged, is_known=is_known)
-        if replica.start is not None and replica.acknowledged > replica.start:
+        if stream.is_verified or (replica.start is not None and replica.acknowledged > replica.start):
             rule.acknowledge(self._progress, replica.acknowledged)
 
     def discount(self) -> None:
@@ -458,16 +554,35 @@ class _Session:
         self._note_sent(memoryview(frame)[sent:])
 
     def _note_sent(self, unsent: memoryview) -> None:
-        assert self._cursor is not None
         self._unsent = unsent
-        # A little less than it was sent, if the head of the frame is unsent as well.
-        self.replica.sent = max(self.replica.sent, self._cursor.offset - len(unsent))
+        if self._cursor is not None:
+            # A little less than it was sent, if the head of the frame is unsent as well.
+            self.replica.sent = max(self.replica.sent, self._cursor.offset - len(unsent))
+
+    def _send_reply(self, reply: bytes) -> None:
+        """Send what answers a handshake, before the slave has reported where its log ends."""
+        self._send_now(reply)
+        if self._unsent:
+            self._is_busy = True
+            self._attention.set()
+
+    def send_news(self) -> None:
+        """Send a heartbeat if it says something new, to a slave that has everything else."""
+        cursor = self._cursor
+        if cursor is None or self._is_busy or self._closed or not cursor.is_at_end:
+            return
+        if self._stream.has_news:
+            self._send_heartbeat()
+            if self._is_busy:
+                self._attention.set()
 
     def _next_frame(self, cursor: LogCursor) -> bytes | None:
         """Return the next bytes of the log as a frame; None, after closing the connection, if they are gone."""
         server, replica, offset = self._server, self.replica, cursor.offset
         try:
-            piece = cursor.read(min(server.settings.ha_transfer_batch_bytes, MAX_FRAME_BYTES))
+            piece = cursor.read(
+                min(server.settings.ha_transfer_batch_bytes, self._stream.limit_piece(offset))
+            )
         except LogExpired as problem:
             self.refuse(str(problem))
             return None
@@ -479,7 +594,7 @@ class _Session:
             return None
         now_s = replica.last_sent_s = trio.current_time()
         replica.transfer_rate.add(len(piece), now_s)
-        return b"".join((encode_frame_head(offset, len(piece)), piece))
+        return b"".join((self._stream.encode_head(offset, len(piece)), piece))
 
     def _pause_s(self) -> float:
         """Return the seconds until the slave may be sent more; 0 without flow control."""
@@ -505,14 +620,15 @@ class _Session:
 
     async def _catch_up(self) -> None:
         """Send piece after piece until the slave has been sent everything. The others have their turn after each."""
-        cursor = self._cursor
-        assert cursor is not None
         try:
-            while not self._closed and (self._unsent or not cursor.is_at_end):
+            while not self._closed:
                 if self._unsent:
                     await self._transport.send_all(self._unsent)
                     self._note_sent(memoryview(b""))
                     continue
+                cursor = self._cursor
+                if cursor is None or cursor.is_at_end:
+                    break
                 await trio.sleep(self._pause_s())
                 frame = None if self._closed else self._next_frame(cursor)
                 if frame is not None:
@@ -531,7 +647,7 @@ class _Session:
     def _send_heartbeat(self) -> None:
         assert self._cursor is not None
         self.replica.last_sent_s = trio.current_time()
-        self._send_now(encode_frame_head(self._cursor.offset, 0))
+        self._send_now(self._stream.encode_head(self._cursor.offset, 0))
         self._is_busy = bool(self._unsent)
 
     async def _watch_silence(self) -> None:

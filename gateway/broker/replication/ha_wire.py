@@ -11,11 +11,13 @@ project's master ends them between messages. Sources: DefaultHAClient, DefaultHA
 
 import struct
 from collections.abc import Iterator
-from typing import Final
+from typing import ClassVar, Final
 
 REPORT: Final = struct.Struct(">q")
 FRAME_HEAD: Final = struct.Struct(">qi")
-MAX_FRAME_BYTES: Final = 4 * 1024 * 1024 - FRAME_HEAD.size
+LONGEST_HEAD_BYTES: Final = 36
+"""Size of the head of a frame of AutoSwitchHA (`auto_switch_wire.py`)."""
+MAX_FRAME_BYTES: Final = 4 * 1024 * 1024 - LONGEST_HEAD_BYTES
 """Maximum number of log bytes in a frame: official slaves wait for ever for the rest of a frame that does not fit into
 their buffer of 4 MiB."""
 
@@ -67,6 +69,7 @@ class FrameReader:
     """
 
     __slots__ = ("_head", "_offset", "_remaining_bytes")
+    head_layout: ClassVar[struct.Struct] = FRAME_HEAD
 
     def __init__(self) -> None:
         self._head = b""
@@ -79,18 +82,16 @@ class FrameReader:
         The parts are slices of ``data``, so they are valid as long as that is. Exhaust the iterator before the next
         call. Raises HaWireError for a head that no master sends.
         """
-        view, position, end = memoryview(data), 0, len(data)
+        view, position, end, head_bytes = memoryview(data), 0, len(data), self.head_layout.size
         while position < end:
             if not self._remaining_bytes:
-                head = self._head + view[position : position + FRAME_HEAD.size - len(self._head)]
+                head = self._head + view[position : position + head_bytes - len(self._head)]
                 position += len(head) - len(self._head)
-                if len(head) < FRAME_HEAD.size:
+                if len(head) < head_bytes:
                     self._head = head
                     return
                 self._head = b""
-                self._offset, self._remaining_bytes = FRAME_HEAD.unpack(head)
-                if self._offset < 0 or self._remaining_bytes < 0:
-                    raise HaWireError(f"a frame of {self._remaining_bytes} bytes at offset {self._offset}")
+                self._offset, self._remaining_bytes = self._read_head(head)
                 if not self._remaining_bytes:
                     yield self._offset, view[:0]
                     continue
@@ -102,3 +103,10 @@ class FrameReader:
             self._offset += len(part)
             self._remaining_bytes -= len(part)
             yield offset, part
+
+    def _read_head(self, head: bytes) -> tuple[int, int]:
+        """Return the offset and the size that a head names. Raises HaWireError."""
+        offset, size = FRAME_HEAD.unpack(head)
+        if offset < 0 or size < 0:
+            raise HaWireError(f"a frame of {size} bytes at offset {offset}")
+        return offset, size

@@ -7,6 +7,7 @@ from typing import Protocol
 from codec.command import Command
 from codec.constants import MASTER_ID
 from gateway.broker.delayed.timer_takeover import TakeoverState
+from gateway.broker.replication.epochs import EpochTable
 from gateway.broker.replication.follower import Dial, Follower
 from gateway.broker.replication.ha_server import HaServer
 from gateway.broker.replication.in_sync import InSyncRule
@@ -77,15 +78,17 @@ class Replication:
     """``server`` serves slaves, or refuses them at a slave. ``group`` has the registered brokers of this name.
     ``takeover`` says whether the store was a slave's before.
 
-    ``in_sync`` is None unless the broker is a SYNC_MASTER, ``slave`` and its ``follower`` unless it is a slave.
-    ``is_controlled``: a controller decides who the master is, and what namesrvs say about it does not count.
-    ``master_address`` is where the master of a slave answers requests, "" while unknown. ``last_cut`` is of this run.
+    ``epochs`` is None without a controller, ``in_sync`` unless the broker is a SYNC_MASTER, ``slave`` and its
+    ``follower`` unless it is a slave. ``is_controlled``: a controller decides who the master is, and what namesrvs say
+    about it does not count. ``master_address`` is where the master of a slave answers requests, "" while unknown.
+    ``last_cut`` is of this run.
     """
 
     server: HaServer
     group: ReplicaGroup
     takeover: TakeoverState
     in_sync: InSyncRule | None = None
+    epochs: EpochTable | None = None
     slave: SlaveParts | None = None
     follower: MasterFollower | None = None
     master_address: str = ""
