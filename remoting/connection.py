@@ -199,6 +199,10 @@ class Connection(ABC):
         self._next_opaque = (self._next_opaque + 1) & 0x7FFFFFFF
         command.opaque = self._next_opaque
 
+    def forget_request(self, command: Command) -> None:
+        """Drop the callback of a request whose answer nobody waits for any more."""
+        self._pending_requests.pop(command.opaque, None)
+
     def send_oneway(self, request: Request[Any]) -> None:
         """Send a oneway request; does nothing when the peer is gone."""
         if not self.closed:
@@ -218,7 +222,7 @@ class Connection(ABC):
             with trio.move_on_after(timeout_s):
                 await arrived.wait()
         finally:
-            self._pending_requests.pop(command.opaque, None)
+            self.forget_request(command)
         if not answers:
             raise RemotingTimeout(
                 f"no answer from {format_host(self.remote)} within {timeout_s} s to code {command.code}"

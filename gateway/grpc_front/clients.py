@@ -18,9 +18,9 @@ from gateway.auth.access_control import AccessDenied
 from gateway.grpc_front import messages
 from gateway.grpc_front.access import RpcSender
 from gateway.grpc_front.broker_link import BrokerLink
+from gateway.grpc_front.cluster import Cluster, ServedBroker
 from gateway.grpc_front.conversion import subscription_to, to_grpc_message
 from gateway.grpc_front.rpc import Rpc
-from gateway.grpc_front.served_brokers import LocalBroker, LocalCluster
 from gateway.grpc_front.transactions import OpenTransaction, OpenTransactions
 from remoting.bodies.heartbeat import ConsumerData, HeartbeatData, ProducerData
 from remoting.connection import Connection
@@ -37,9 +37,7 @@ CONSUMERS = (messages.PUSH_CONSUMER, messages.SIMPLE_CONSUMER)
 class GrpcClient:
     """One client. ``settings`` are those it reported; ``telemetry`` is its open stream, None without one."""
 
-    def __init__(
-        self, client_id: str, owner: str, cluster: LocalCluster, transactions: OpenTransactions
-    ) -> None:
+    def __init__(self, client_id: str, owner: str, cluster: Cluster, transactions: OpenTransactions) -> None:
         self.client_id = client_id
         self.owner = owner
         """The user who registered the client; "" if nobody signed."""
@@ -50,6 +48,7 @@ class GrpcClient:
         self._cluster = cluster
         self._transactions = transactions
         self._links: dict[str, BrokerLink] = {}
+        self._has_left = False
 
     @property
     def is_consumer(self) -> bool:
@@ -91,8 +90,16 @@ class GrpcClient:
 
     async def _send_heartbeat(self, rpc: Rpc, settings: messages.Settings, settings_ms: int) -> None:
         beat = HeartBeat(data=self._heartbeat(settings, settings_ms))
-        for broker in self._cluster.brokers:
-            await self._link(rpc.connection, broker).call(beat, rpc.sender, language=language_of(rpc))
+        language = language_of(rpc)
+
+        async def beat_at(broker: ServedBroker) -> None:
+            await self._link(rpc.connection, broker).call(beat, rpc.sender, language=language)
+
+        try:
+            await self._cluster.call_each(await self._cluster.brokers_for(topics_of(settings)), beat_at)
+        finally:
+            if self._has_left:
+                self.close()  # It left meanwhile, and this call may have opened links again.
 
     def _heartbeat(self, settings: messages.Settings, settings_ms: int) -> HeartbeatData:
         """Return the groups of the client. The producer group of 5.x clients is the topic."""
@@ -112,7 +119,7 @@ class GrpcClient:
         )
         return HeartbeatData(client_id=self.client_id, consumer_data_set=[consumer])
 
-    def _link(self, peer: Connection, broker: LocalBroker) -> BrokerLink:
+    def _link(self, peer: Connection, broker: ServedBroker) -> BrokerLink:
         link = self._links.get(broker.name)
         if link is None or link.closed:
             link = self._links[broker.name] = self._cluster.open_link(
@@ -125,14 +132,18 @@ class GrpcClient:
         self.check_owner(rpc.sender)
         group = self.group if self.is_consumer else None
         topics: list[str | None] = [topic.name for topic in self.settings.publishing.topics]
-        for broker in self._cluster.brokers:
+
+        async def leave_at(broker: ServedBroker) -> None:
             link = self._link(rpc.connection, broker)
             for topic in topics or [None]:
                 leave = UnregisterClient(client_id=self.client_id, producer_group=topic, consumer_group=group)
                 await link.call(leave, rpc.sender)
 
+        await self._cluster.call_each(await self._cluster.brokers_for(topics_of(self.settings)), leave_at)
+
     def close(self) -> None:
         """Close the links, which ends all memberships, and end the Telemetry stream."""
+        self._has_left = True
         links, self._links = self._links, {}
         for link in links.values():
             link.close("the client has left")
@@ -141,7 +152,7 @@ class GrpcClient:
 
     # -- requests of the broker ----------------------------------------------------------------------------
 
-    def _take_request(self, broker: LocalBroker, request: Request[Any]) -> None:
+    def _take_request(self, broker: ServedBroker, request: Request[Any]) -> None:
         """Pass a check-back on. 5.x clients need no other request: they do not balance queues, for instance."""
         if isinstance(request, CheckTransactionState):
             try:
@@ -149,7 +160,7 @@ class GrpcClient:
             except MessageFormatError as error:
                 log.warning("half message cannot be passed on", extra={"reason": str(error)})
 
-    def _check_transaction(self, broker: LocalBroker, check: CheckTransactionState) -> None:
+    def _check_transaction(self, broker: ServedBroker, check: CheckTransactionState) -> None:
         if self.telemetry is None:
             log.info("no Telemetry stream for a check-back", extra={"client": self.client_id})
             return
@@ -173,7 +184,7 @@ CLIENTS: Final = StateSlot[set[GrpcClient]]("gRPC clients")
 class Clients:
     """All clients by their ids."""
 
-    def __init__(self, cluster: LocalCluster, transactions: OpenTransactions) -> None:
+    def __init__(self, cluster: Cluster, transactions: OpenTransactions) -> None:
         self._cluster = cluster
         self._transactions = transactions
         self._by_id: dict[str, GrpcClient] = {}
@@ -244,3 +255,10 @@ class Clients:
 def language_of(rpc: Rpc) -> str:
     """Return the language of a client as the remoting protocol names it."""
     return rpc.metadata.get("x-mq-language", "OTHER").upper()
+
+
+def topics_of(settings: messages.Settings) -> list[str]:
+    """Return the topics that a client sends to, or subscribes to."""
+    if settings.client_type in CONSUMERS:
+        return [entry.topic.name for entry in settings.subscription.subscriptions]
+    return [topic.name for topic in settings.publishing.topics]

@@ -19,6 +19,7 @@ from gateway.broker.processors.turns import ITEMS_PER_TURN, end_turn
 from gateway.grpc_front import messages
 from gateway.grpc_front.broker_link import BrokerLink
 from gateway.grpc_front.clients import Clients
+from gateway.grpc_front.cluster import Cluster, ServedBroker
 from gateway.grpc_front.conversion import set_ms, subscription_to, to_grpc_message, to_ms
 from gateway.grpc_front.long_work import LongWork
 from gateway.grpc_front.names import (
@@ -30,12 +31,11 @@ from gateway.grpc_front.names import (
 from gateway.grpc_front.receipts import MessageReceipt, PopReceipts
 from gateway.grpc_front.renewals import RENEWED_INVISIBLE_MS, HeldMessage, Renewals
 from gateway.grpc_front.rpc import Method, Rpc, unary
-from gateway.grpc_front.served_brokers import LocalBroker, LocalCluster
 from gateway.grpc_front.statuses import OK, StatusError, make_status, overall_status, status_of
 from remoting.bodies.groups import SubscriptionGroupConfig
 from remoting.bodies.heartbeat import SubscriptionData
 from remoting.eager import enter_task
-from remoting.errors import RequestError
+from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
 from remoting.requests.pop import (
     AckMessage,
     ChangeMessageInvisibletime,
@@ -63,7 +63,7 @@ MAX_VERSION_DIGITS: Final = 9
 class ReceiveMethods:
     """The RPCs of consumers."""
 
-    def __init__(self, cluster: LocalCluster, clients: Clients, renewals: Renewals) -> None:
+    def __init__(self, cluster: Cluster, clients: Clients, renewals: Renewals) -> None:
         self._cluster = cluster
         self._clients = clients
         self._renewals = renewals
@@ -189,7 +189,7 @@ class ReceiveMethods:
         self,
         rpc: Rpc,
         link: BrokerLink,
-        broker: LocalBroker,
+        broker: ServedBroker,
         reply: PopMessageReply,
         subscription: SubscriptionData,
         config: SubscriptionGroupConfig,
@@ -221,11 +221,11 @@ class ReceiveMethods:
     async def _try(step: Coroutine[Any, Any, None]) -> None:
         try:
             await step
-        except (StatusError, RequestError) as error:
+        except (StatusError, RequestError, RemotingClosed, RemotingTimeout) as error:
             log.warning("a popped message could not be put aside", extra={"reason": str(error)})
 
     def _return_unclaimed(
-        self, rpc: Rpc, link: BrokerLink, broker: LocalBroker, reply: PopMessageReply, topic: str, group: str
+        self, rpc: Rpc, link: BrokerLink, broker: ServedBroker, reply: PopMessageReply, topic: str, group: str
     ) -> None:
         """Make messages visible soon that were popped while the client gave up."""
         receipts = PopReceipts(reply, broker.name)

@@ -1,7 +1,7 @@
 """QueryRoute and QueryAssignment. Source: RouteActivity, LocalTopicRouteService, 5.4.0.
 
-Only queues of this process's brokers are answered, because only these can be reached through its gRPC port. Their
-endpoints are those by which the client reached it, so they are right whatever maps the port.
+Only queues of the served brokers are answered: those of this process, or those that its namesrv knows. Their endpoints
+are those by which the client reached this port, so they are right whatever maps the port.
 """
 
 import ipaddress
@@ -11,13 +11,12 @@ from typing import Final
 from codec.topics import PERM_READ, PERM_WRITE
 from gateway.broker.processors.turns import end_turn
 from gateway.grpc_front import messages
+from gateway.grpc_front.cluster import Cluster, ServedBroker, type_of_topic
 from gateway.grpc_front.long_work import LongWork
 from gateway.grpc_front.names import check_group, check_topic
 from gateway.grpc_front.rpc import Method, Rpc, unary
-from gateway.grpc_front.served_brokers import LocalBroker, LocalCluster, type_of_topic
 from gateway.grpc_front.statuses import OK, StatusError
 from remoting.bodies.topics import TopicConfig
-from remoting.requests.namesrv import GetRouteInfoByTopic
 
 _MIXED_TYPES: Final = (messages.NORMAL, messages.FIFO, messages.DELAY, messages.TRANSACTION)
 _TYPES: Final[dict[str, tuple[int, ...]]] = {
@@ -42,7 +41,7 @@ MAX_ENDPOINTS_BYTES: Final = 1024
 class RouteMethods:
     """The RPCs about routes."""
 
-    def __init__(self, cluster: LocalCluster) -> None:
+    def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._long_answers = LongWork()
 
@@ -68,7 +67,7 @@ class RouteMethods:
     async def _list_queues(
         self,
         topic: messages.Resource,
-        brokers: list[tuple[LocalBroker, TopicConfig]],
+        brokers: list[tuple[ServedBroker, TopicConfig]],
         endpoints: messages.Endpoints,
         answer: messages.QueryRouteResponse,
     ) -> None:
@@ -105,7 +104,7 @@ class RouteMethods:
     async def _list_assignments(
         self,
         topic: messages.Resource,
-        brokers: list[tuple[LocalBroker, TopicConfig]],
+        brokers: list[tuple[ServedBroker, TopicConfig]],
         endpoints: messages.Endpoints,
         answer: messages.QueryAssignmentResponse,
         *,
@@ -126,17 +125,10 @@ class RouteMethods:
                     )
                 )
 
-    async def _brokers_of(self, rpc: Rpc, topic: str) -> list[tuple[LocalBroker, TopicConfig]]:
-        """Return the brokers of this process that have a topic. Raises StatusError, RequestError."""
-        cluster = self._cluster
-        if cluster.namesrv is not None:
-            # The namesrv decides whether this sender may know the topic, and whether there is one.
-            link = cluster.namesrv_link(rpc.connection, cluster.namesrv)
-            await link.call(GetRouteInfoByTopic(topic=topic, accept_standard_json_only=True), rpc.sender)
-        cluster.require_topic(topic)
-        return [
-            (broker, config) for broker in cluster.brokers if (config := broker.topics.get(topic)) is not None
-        ]
+    async def _brokers_of(self, rpc: Rpc, topic: str) -> list[tuple[ServedBroker, TopicConfig]]:
+        """Return the served brokers that have a topic. Raises StatusError, RequestError."""
+        await self._cluster.check_route(rpc.connection, topic, rpc.sender)
+        return self._cluster.require_brokers_of(topic)
 
 
 def _count_queues(config: TopicConfig) -> int:

@@ -16,6 +16,7 @@ from codec.recall_handle import RecallHandle
 from codec.sysflag import COMPRESSED, TRANSACTION_PREPARED
 from codec.topics import DEFAULT_TOPIC, DLQ_PREFIX, RETRY_PREFIX
 from gateway.grpc_front import messages
+from gateway.grpc_front.cluster import Cluster, ServedBroker, type_of_topic
 from gateway.grpc_front.conversion import to_ms
 from gateway.grpc_front.names import (
     check_message_type,
@@ -25,7 +26,6 @@ from gateway.grpc_front.names import (
     has_control_character,
 )
 from gateway.grpc_front.rpc import Method, Rpc, unary
-from gateway.grpc_front.served_brokers import LocalBroker, LocalCluster, type_of_topic
 from gateway.grpc_front.statuses import OK, StatusError, make_status, overall_status
 from gateway.grpc_front.transactions import OpenTransaction, OpenTransactions
 from remoting.requests.send import RecallMessage, SendBatchMessage, SendMessageReply, SendMessageV2
@@ -47,7 +47,7 @@ _INCOMPLETE: Final[dict[int, tuple[messages.Code, str]]] = {
 class SendMethods:
     """The RPCs of producers, except those that end transactions."""
 
-    def __init__(self, cluster: LocalCluster, transactions: OpenTransactions) -> None:
+    def __init__(self, cluster: Cluster, transactions: OpenTransactions) -> None:
         self._cluster = cluster
         self._transactions = transactions
 
@@ -89,7 +89,7 @@ class SendMethods:
             raise StatusError(messages.MESSAGE_CORRUPTED, "topic in message is not same")
         if not message.body:
             raise StatusError(messages.MESSAGE_BODY_EMPTY, "message body cannot be empty")
-        most = min(broker.max_message_bytes() for broker in self._cluster.brokers)
+        most = self._cluster.max_message_bytes
         if len(message.body) > most:
             raise StatusError(
                 messages.MESSAGE_BODY_TOO_LARGE,
@@ -97,13 +97,13 @@ class SendMethods:
             )
         return properties_of(message, self._cluster.clock.now_ms(), rpc.connection.remote)
 
-    def _choose_queue(self, request: messages.SendMessageRequest) -> tuple[LocalBroker, int]:
+    def _choose_queue(self, request: messages.SendMessageRequest) -> tuple[ServedBroker, int]:
         """Return the queue for a request: that of the message group, else the next in rotation."""
-        writable = self._cluster.writable_queues(request.messages[0].topic.name)
+        group = request.messages[0].system_properties.message_group
+        writable = self._cluster.writable_queues(request.messages[0].topic.name, is_ordered=bool(group))
         total = sum(queues for _, queues in writable)
         if not total:
             raise StatusError(messages.FORBIDDEN, "no writable queue")
-        group = request.messages[0].system_properties.message_group
         number = consistent_hash(java_hash(group), total) if group else self._cluster.next_turn() % total
         for broker, queues in writable:
             if number < queues:
@@ -114,7 +114,7 @@ class SendMethods:
     async def _store(
         self,
         rpc: Rpc,
-        broker: LocalBroker,
+        broker: ServedBroker,
         queue_id: int,
         request: messages.SendMessageRequest,
         properties: list[dict[str, str]],
@@ -146,7 +146,7 @@ class SendMethods:
     def _answer(
         self,
         request: messages.SendMessageRequest,
-        broker: LocalBroker,
+        broker: ServedBroker,
         reply: SendMessageReply,
         properties: list[dict[str, str]],
     ) -> messages.SendMessageResponse:

@@ -5,15 +5,16 @@ Connections are accepted, limited and drained by `remoting.server.RemotingServer
 
 import logging
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, cast
 
 import trio
 
-from gateway.grpc_front.broker_link import ServedHandlers
+from gateway.broker.topics.name_validation import group_name_error, topic_name_error
 from gateway.grpc_front.clients import Clients
+from gateway.grpc_front.cluster import Cluster
 from gateway.grpc_front.framing import GrpcError, GrpcStatus, encode_status_text
 from gateway.grpc_front.http2_connection import Http2Connection, StreamHandler
 from gateway.grpc_front.http2_frames import Headers, encode_headers
@@ -22,36 +23,35 @@ from gateway.grpc_front.renewals import Renewals
 from gateway.grpc_front.routes import RouteMethods
 from gateway.grpc_front.rpc import Method, Rpc
 from gateway.grpc_front.sending import SendMethods
-from gateway.grpc_front.served_brokers import LocalBroker, LocalCluster
 from gateway.grpc_front.telemetry import ClientMethods
 from gateway.grpc_front.transactions import OpenTransactions, TransactionMethods
 from remoting.limits import ConnectionLimits
 from remoting.reactor import Reactor
 from remoting.server import AcceptTransport, ConnectionType, RemotingServer, ServerLimits
-from storage.clock import Clock
 
 log = logging.getLogger(__name__)
 
 SERVICE: Final = "/apache.rocketmq.v2.MessagingService/"
 STOP_POLL_S: Final = 0.01
+BuildCluster = Callable[[trio.Nursery], Cluster]
+"""Returns the brokers that are served; the nursery lives as long as the front."""
 
 
 class GrpcService:
-    """Serves `MessagingService` in front of the brokers of this process."""
+    """Serves `MessagingService` in front of a cluster."""
 
     def __init__(
         self,
         limits: ConnectionLimits,
         server_limits: ServerLimits,
-        clock: Clock,
         *,
         max_streams: int,
         reactor: Reactor | None = None,
         accept_transport: AcceptTransport | None = None,
     ) -> None:
-        self._clock = clock
         self._max_drain_s = server_limits.max_drain_s
         self._methods: dict[str, Method] = {}
+        self._cluster: Cluster | None = None
         self._running = RunningRpcs()
         self.server = RemotingServer(
             {},
@@ -65,15 +65,14 @@ class GrpcService:
     async def run(
         self,
         listeners: list[socket.socket],
-        brokers: Sequence[LocalBroker],
-        namesrv: ServedHandlers | None,
+        build_cluster: BuildCluster,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Serve until `stop` or cancelled; report when connections may come."""
         async with trio.open_nursery() as nursery:
-            cluster = LocalCluster(brokers, namesrv, self._clock, nursery)
+            cluster = self._cluster = build_cluster(nursery)
             self._methods = {
-                name: self._running.counting(verifying(method, cluster))
+                name: self._running.counting(verifying(loading(name, method, cluster), cluster))
                 for name, method in build_methods(cluster).items()
             }
             task_status.started()
@@ -102,14 +101,15 @@ class GrpcService:
             rpc.start()
         return rpc
 
-    async def stop(self, release_waiting: Callable[[], None]) -> None:
-        """Send clients away, let RPCs end, and end `run`. ``release_waiting`` has brokers answer waiting receives."""
+    async def stop(self) -> None:
+        """Send clients away, let RPCs end, and end `run`."""
         self.server.stop_accepting()
         for connection in self.server.connections:
             cast(Http2Connection, connection).announce_end()
         with trio.move_on_after(self._max_drain_s):
             while self._running.count:
-                release_waiting()
+                if self._cluster is not None:
+                    self._cluster.release_waiting()
                 await trio.sleep(STOP_POLL_S)
         await self.server.until_output_is_read()
         for connection in list(self.server.connections):
@@ -138,7 +138,7 @@ class RunningRpcs:
         return replace(method, run=run)
 
 
-def verifying(method: Method, cluster: LocalCluster) -> Method:
+def verifying(method: Method, cluster: Cluster) -> Method:
     """Return a method that verifies the signature of an RPC before anything else is done for it.
 
     So no link to a broker opens for a sender who only claims to be somebody, and no refusal tells what exists.
@@ -149,6 +149,7 @@ def verifying(method: Method, cluster: LocalCluster) -> Method:
         return method
 
     async def run(rpc: Rpc, request: Any) -> Any:
+        await cluster.load_sender(rpc.sender)
         for accounts in guards:
             rpc.sender.credentials(accounts)
         return await method.run(rpc, request)
@@ -156,7 +157,40 @@ def verifying(method: Method, cluster: LocalCluster) -> Method:
     return replace(method, run=run)
 
 
-def build_methods(cluster: LocalCluster) -> dict[str, Method]:
+def loading(name: str, method: Method, cluster: Cluster) -> Method:
+    """Return a method that first has the topics and the group loaded that its request is about."""
+    if method.reads_stream or not cluster.loads_tables:
+        return method
+
+    async def run(rpc: Rpc, request: Any) -> Any:
+        await cluster.load(*names_in(name, request))
+        return await method.run(rpc, request)
+
+    return replace(method, run=run)
+
+
+def names_in(name: str, request: Any) -> tuple[list[str], str]:
+    """Return the topics and the group that a request of this RPC names, each "" if it has none.
+
+    Names that the RPC will refuse are left out.
+    """
+    topic, group = "", ""
+    match name:
+        case "SendMessage":
+            topic = request.messages[0].topic.name if request.messages else ""
+        case "ReceiveMessage":
+            topic, group = request.message_queue.topic.name, request.group.name
+        case "QueryAssignment":
+            topic, group = request.topic.name, request.group.name
+        case "Heartbeat" | "NotifyClientTermination":
+            pass  # The client's settings name its topics.
+        case _:
+            topic = request.topic.name
+    topics = [topic] if topic_name_error(topic) is None else []
+    return topics, group if group_name_error(group) is None else ""
+
+
+def build_methods(cluster: Cluster) -> dict[str, Method]:
     """Return the RPCs by name, and start what they need in the background."""
     transactions = OpenTransactions()
     clients = Clients(cluster, transactions)

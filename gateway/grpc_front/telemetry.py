@@ -7,15 +7,15 @@ from typing import Final
 
 from gateway.auth.access_control import AccessDenied
 from gateway.grpc_front import messages
-from gateway.grpc_front.clients import CONSUMERS, Clients, GrpcClient
+from gateway.grpc_front.clients import CONSUMERS, Clients, GrpcClient, topics_of
+from gateway.grpc_front.cluster import Cluster
 from gateway.grpc_front.conversion import set_ms
 from gateway.grpc_front.framing import GrpcError, GrpcStatus
 from gateway.grpc_front.names import check_group, check_topic
 from gateway.grpc_front.rpc import Method, Rpc, unary
-from gateway.grpc_front.served_brokers import LocalCluster
 from gateway.grpc_front.statuses import OK, StatusError, make_status, status_of
 from remoting.bodies.groups import SubscriptionGroupConfig
-from remoting.errors import RequestError
+from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
 
 PRODUCER_ATTEMPTS: Final = 3
 PRODUCER_FIRST_BACKOFF_MS: Final = 10
@@ -32,7 +32,7 @@ _STANDARD_RETRIES_S: Final = (
 class ClientMethods:
     """The RPCs by which a client reports itself."""
 
-    def __init__(self, cluster: LocalCluster, clients: Clients) -> None:
+    def __init__(self, cluster: Cluster, clients: Clients) -> None:
         self._cluster = cluster
         self._clients = clients
 
@@ -74,18 +74,21 @@ class ClientMethods:
             return None
         try:
             self._check_settings(settings)
+            await self._cluster.load_sender(rpc.sender)
             client = await self._clients.join(rpc, settings)
+            await self._cluster.load(topics_of(settings), client.group if client.is_consumer else "")
+            merged = self.merged_settings(client)
         except AccessDenied as error:
             rpc.send(messages.TelemetryCommand(status=status_of(error)))
             return None
-        except (StatusError, RequestError) as error:
+        except (StatusError, RequestError, RemotingClosed, RemotingTimeout) as error:
             status = status_of(error)
             is_client_fault = messages.BAD_REQUEST <= status.code < messages.INTERNAL_ERROR
             raise GrpcError(
                 GrpcStatus.INVALID_ARGUMENT if is_client_fault else GrpcStatus.INTERNAL,
                 f"process client telemetryCommand failed. {status.message}",
             ) from error
-        rpc.send(messages.TelemetryCommand(status=OK, settings=self.merged_settings(client)))
+        rpc.send(messages.TelemetryCommand(status=OK, settings=merged))
         return client
 
     @staticmethod
@@ -121,9 +124,7 @@ class ClientMethods:
             _set_retries(policy, group)
         else:
             merged.publishing.validate_message_type = True
-            merged.publishing.max_body_size = min(
-                broker.max_message_bytes() for broker in self._cluster.brokers
-            )
+            merged.publishing.max_body_size = self._cluster.max_message_bytes
             policy.max_attempts = PRODUCER_ATTEMPTS
             backoff = policy.exponential_backoff
             set_ms(backoff.initial, PRODUCER_FIRST_BACKOFF_MS)

@@ -12,11 +12,11 @@ from typing import Final
 
 from codec.sysflag import TRANSACTION_COMMIT, TRANSACTION_NONE, TRANSACTION_ROLLBACK
 from gateway.grpc_front import messages
+from gateway.grpc_front.cluster import Cluster
 from gateway.grpc_front.names import check_topic
 from gateway.grpc_front.rpc import Method, Rpc, unary
-from gateway.grpc_front.served_brokers import LocalCluster
 from gateway.grpc_front.statuses import OK, StatusError
-from remoting.errors import RequestError
+from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
 from remoting.requests.transaction import EndTransaction
 
 MAX_OPEN_TRANSACTIONS: Final = 100_000
@@ -54,7 +54,7 @@ class OpenTransactions:
 class TransactionMethods:
     """The RPC that ends transactions."""
 
-    def __init__(self, cluster: LocalCluster, transactions: OpenTransactions) -> None:
+    def __init__(self, cluster: Cluster, transactions: OpenTransactions) -> None:
         self._cluster = cluster
         self._transactions = transactions
 
@@ -95,10 +95,16 @@ class TransactionMethods:
             transaction_id=transaction_id,
             bname=broker.name,
         )
+        link = self._cluster.link(rpc.connection, broker)
+        if end.commit_or_rollback == TRANSACTION_NONE:
+            # Brokers do not answer a producer that has not decided.
+            self._transactions.add(topic, transaction_id, transaction)
+            link.post(end, rpc.sender)
+            return messages.EndTransactionResponse(status=OK)
         try:
-            await self._cluster.link(rpc.connection, broker).call(end, rpc.sender)
-        except RequestError:
-            # Nothing was decided: its owner may still do so, or do it again when the broker is less busy.
+            await link.call(end, rpc.sender)
+        except (RequestError, RemotingClosed, RemotingTimeout):
+            # Perhaps nothing was decided: its owner may still do so, or do it again when the broker is less busy.
             self._transactions.add(topic, transaction_id, transaction)
             raise
         return messages.EndTransactionResponse(status=OK)

@@ -21,7 +21,7 @@ from gateway.process.access import SAVE_INTERVAL_S
 from gateway.process.address_server import AddressServer
 from gateway.process.cores import suggest_brokers, usable_cores
 from gateway.process.grpc_door import GrpcDoor
-from gateway.process.grpc_endpoint import GrpcEndpoint, build_grpc_endpoint
+from gateway.process.grpc_endpoint import GrpcEndpoint, build_grpc_endpoint, local_cluster
 from gateway.process.http_endpoint import METRIC_PREFIX, Readiness, build_http_endpoint, failing_tasks
 from gateway.process.metrics_export import build_metrics_push
 from gateway.process.parts import ProcessParts, connection_metrics, format_address
@@ -273,7 +273,7 @@ class Server:
 
         # The configuration refuses the port together with broker processes.
         assert isinstance(self._brokers, LocalBrokers)
-        return endpoint.start(nursery, self._brokers.services, self._namesrv)
+        return endpoint.start(nursery, local_cluster(self._parts, self._brokers.services, self._namesrv))
 
     async def _open_grpc(self) -> GrpcEndpoint:
         """Return the gRPC front; without a port of its own it is loaded when the first client comes."""
@@ -285,7 +285,9 @@ class Server:
             assert self._nursery is not None
             # In a thread: the import takes 0.1 s.
             endpoint = await self._parts.run_blocking(lambda: GrpcEndpoint(self._config, self._parts))
-            await endpoint.start_without_port(self._nursery, self._brokers.services, self._namesrv)
+            await endpoint.start_without_port(
+                self._nursery, local_cluster(self._parts, self._brokers.services, self._namesrv)
+            )
             self._grpc = endpoint
         return self._grpc
 

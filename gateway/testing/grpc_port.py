@@ -14,7 +14,7 @@ from codec.command import Command
 from codec.properties import TIMER_DELIVER_MS, decode_properties, encode_properties
 from gateway.broker.assembly.service import BrokerService
 from gateway.config.process import ServeConfig
-from gateway.process.grpc_endpoint import GrpcEndpoint
+from gateway.process.grpc_endpoint import GrpcEndpoint, local_cluster
 from gateway.process.parts import ProcessParts
 from gateway.testing.clock import AdvancingClock
 from remoting.connection import Connection, Handler
@@ -30,6 +30,7 @@ class RunningGrpc:
 
     def __init__(self, config: ServeConfig, parts: ProcessParts, port: int, clock: AdvancingClock) -> None:
         config = replace(config, process=replace(config.process, grpc_port=port))
+        self._parts = parts
         self._endpoint = GrpcEndpoint(config, parts)
         self._clock = clock
         self._scope = trio.CancelScope()
@@ -47,7 +48,13 @@ class RunningGrpc:
             with self._scope:
                 async with trio.open_nursery() as nursery:
                     self.address = self._endpoint.start(
-                        nursery, services, namesrv, lambda handlers: ShiftingHandlers(handlers, self._clock)
+                        nursery,
+                        local_cluster(
+                            self._parts,
+                            services,
+                            namesrv,
+                            lambda handlers: ShiftingHandlers(handlers, self._clock),
+                        ),
                     )
                     task_status.started()
                     await trio.sleep_forever()

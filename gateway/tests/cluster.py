@@ -249,6 +249,22 @@ class Cluster:
 
     # -- clients --------------------------------------------------------------------------------------------
 
+    async def open_transport(self, host: str, port: int) -> StreamTransport:
+        """Connect to a server. Raise OSError when no server runs there."""
+        await trio.lowlevel.checkpoint()
+        return self._transport((host, port), "10.1.0.2")
+
+    def _transport(self, address: Address, host: str) -> StreamTransport:
+        node = self.nodes.get(tuple(address))
+        if node is None or node.ended.is_set():
+            raise ConnectionRefusedError(f"nobody at {address}")
+        here, there = memory_stream_pair()
+        own = (host, next(self._ports))
+        self.nursery.start_soon(
+            node.service.server.serve_transport, StreamTransport(there, remote=own, local=tuple(address))
+        )
+        return StreamTransport(here, remote=tuple(address), local=own)
+
     def dial(
         self,
         address: Address,
@@ -258,15 +274,7 @@ class Cluster:
         limits: ConnectionLimits | None = None,
     ) -> Connection:
         """Connect to a server. Raise OSError when no server runs there."""
-        node = self.nodes.get(tuple(address))
-        if node is None or node.ended.is_set():
-            raise ConnectionRefusedError(f"nobody at {address}")
-        here, there = memory_stream_pair()
-        own = (host, next(self._ports))
-        self.nursery.start_soon(
-            node.service.server.serve_transport, StreamTransport(there, remote=own, local=tuple(address))
-        )
-        transport = StreamTransport(here, remote=tuple(address), local=own)
+        transport = self._transport(address, host)
         connection = FrameConnection(transport, handlers or {}, self.nursery, limits or ConnectionLimits())
         self.nursery.start_soon(connection.run)
         return connection

@@ -368,7 +368,7 @@ async def test_a_stop_sends_clients_away_and_lets_rpcs_end(cluster):
     client = front.client()
     stream = await client.start_receive(poll_s=20)
     await trio.sleep(0.5)
-    await front.service.stop(front.broker.long_polls.answer_all)
+    await front.service.stop()
     await stream.ended.wait()
     assert stream.answers[0].status.code == m.MESSAGE_NOT_FOUND
     assert client.goodbye is not None
@@ -495,7 +495,7 @@ async def test_a_peer_that_does_not_read_does_not_hold_up_a_stop(cluster):
     _, connection = await open_raw(front, frame(6, 0, 0, bytes(8)) * 1000)
     connection._sending = True
     begin_s = trio.current_time()
-    await front.service.stop(lambda: None)
+    await front.service.stop()
     assert trio.current_time() - begin_s < 30
 
 

@@ -17,6 +17,7 @@ from gateway.auth.resources import Action, parse_resource
 from gateway.grpc_front import messages as m
 from gateway.grpc_front.broker_link import LocalLink
 from gateway.grpc_front.served_brokers import LocalCluster
+from gateway.grpc_front.tests import world
 from gateway.grpc_front.tests.world import (
     consumer_settings,
     message,
@@ -30,6 +31,17 @@ from gateway.tests.cluster import EPOCH_MS, pull, settle, simulated
 from remoting.errors import RequestError
 from remoting.handler_table import Guard
 from remoting.requests.transaction import EndTransaction
+
+LOCAL_ONLY = {"test_a_wrong_signature_is_refused_before_a_link_opens"}
+"""Tests of links to brokers of the same process."""
+
+
+@pytest.fixture(params=["local", "remote"], autouse=True)
+def place_of_brokers(request, monkeypatch):
+    """Run each test in front of brokers of this process, and in front of others."""
+    if request.param == "remote" and request.node.originalname in LOCAL_ONLY:
+        pytest.skip("about links to brokers of this process")
+    monkeypatch.setattr(world, "IS_REMOTE", request.param == "remote")
 
 
 def resource(name="orders"):
@@ -102,6 +114,7 @@ async def test_an_assignment_is_any_queue_or_each_queue_in_order(cluster):
     answer = await client.call("QueryAssignment", request)
     assert [each.message_queue.id for each in answer.assignments] == [-1]
     front.broker.groups.find_or_create("GID").consume_message_orderly = True
+    await world.until_read_again(client)
     answer = await client.call("QueryAssignment", request)
     assert [each.message_queue.id for each in answer.assignments] == [0, 1, 2]
 
@@ -130,7 +143,8 @@ async def test_a_message_is_stored_with_its_properties(cluster):
     assert (found.body, found.born_timestamp, found.born_host) == (
         b"hello",
         EPOCH_MS - 5,
-        ("10.1.0.7", 40_007),
+        # Brokers elsewhere see the connection of the front.
+        ("10.1.0.2", 40_002) if world.IS_REMOTE else ("10.1.0.7", 40_007),
     )
     expected = {
         "TAGS": "t", "KEYS": "k1 k2", "UNIQ_KEY": "0168656C6C6F", "colour": "red", "PGROUP": "orders",
@@ -498,6 +512,7 @@ async def test_settings_are_answered_and_register_the_client(cluster):
 @simulated
 async def test_heartbeats_need_settings_and_keep_a_client_alive(cluster):
     front = await open_front(cluster)
+    front.create_topic()
     client = front.client()
     beat = m.HeartbeatRequest(group=resource("GID"), client_type=m.PUSH_CONSUMER)
     assert (await client.call("Heartbeat", beat)).status.code == m.UNRECOGNIZED_CLIENT_TYPE

@@ -19,9 +19,12 @@ from trio.testing import memory_stream_pair
 from gateway.grpc_front import messages as m
 from gateway.grpc_front.broker_link import ServedHandlers
 from gateway.grpc_front.framing import MessageReader, frame_message
-from gateway.grpc_front.served_brokers import LocalBroker
-from gateway.grpc_front.service import SERVICE, GrpcService
-from gateway.tests.cluster import Cluster, Node, settle
+from gateway.grpc_front.loading_cache import MAX_AGE_S
+from gateway.grpc_front.remote_cluster import RemoteCluster
+from gateway.grpc_front.served_brokers import LocalBroker, LocalCluster
+from gateway.grpc_front.service import SERVICE, BuildCluster, GrpcService
+from gateway.tests.cluster import NAMESRV, SMALL, Cluster, Node, settle
+from remoting.acl import Credentials, make_signer
 from remoting.limits import ConnectionLimits
 from remoting.server import ServerLimits
 from remoting.transport import StreamTransport
@@ -29,6 +32,8 @@ from remoting.transport import StreamTransport
 PORT = 8081
 MAX_STREAMS = 20
 MAX_DATA_BYTES = 16_384
+IS_REMOTE = False
+"""True while fronts reach brokers over connections, as `rmq-gateway proxy` does."""
 
 
 class Stream:
@@ -205,14 +210,44 @@ async def open_front(
     """Start a namesrv, a broker and the gRPC port."""
     namesrv = await cluster.namesrv()
     node = await cluster.add_broker(local=namesrv, accounts=accounts, **settings)
-    service = GrpcService(
-        limits or ConnectionLimits(), ServerLimits(), cluster.clock, max_streams=MAX_STREAMS
+    service = GrpcService(limits or ConnectionLimits(), ServerLimits(), max_streams=MAX_STREAMS)
+    build = (
+        remote_cluster(cluster, accounts) if IS_REMOTE else local_cluster(cluster, node, namesrv, accounts)
     )
-    brokers = [local_broker(node)]
-    served = ServedHandlers(namesrv.service.handlers, accounts)
-    cluster.nursery.start_soon(service.run, [], brokers, served)
+    cluster.nursery.start_soon(service.run, [], build)
     await settle()
     return Front(cluster, service, node, namesrv)
+
+
+def local_cluster(cluster: Cluster, node: Node, namesrv: Node, accounts: Any) -> BuildCluster:
+    return lambda nursery: LocalCluster(
+        [local_broker(node)],
+        ServedHandlers(namesrv.service.handlers, accounts),
+        cluster.clock,
+        nursery,
+        lambda: node.broker.long_polls.answer_all(),
+    )
+
+
+def remote_cluster(cluster: Cluster, accounts: Any, **more: Any) -> BuildCluster:
+    """Build the cluster that the namesrv of a simulated cluster knows, over connections to its servers."""
+    sign = None if accounts is None else make_signer(Credentials("root", "super secret"))
+    return lambda nursery: RemoteCluster(
+        [NAMESRV],
+        cluster.open_transport,
+        cluster.clock,
+        nursery,
+        **{"sign": sign, "accounts": accounts, "max_message_bytes": SMALL["max_message_size_bytes"], **more},
+    )
+
+
+async def until_read_again(client: Client) -> None:
+    """Wait until a front in front of brokers elsewhere has read again what it knows of topics and groups."""
+    if IS_REMOTE:
+        await trio.sleep(MAX_AGE_S)
+        request = m.QueryAssignmentRequest(topic=m.Resource(name="orders"), group=m.Resource(name="GID"))
+        await client.call("QueryAssignment", request)
+        await settle()
 
 
 def local_broker(node: Node) -> LocalBroker:
