@@ -12,7 +12,7 @@ _UNUSED = """
     brokerHeartbeatInterval
     sendHeartbeatTimeoutMillis controllerHeartBeatTimeoutMills syncControllerMetadataPeriod
     syncBrokerMetadataPeriod checkSyncStateSetPeriod brokerElectionPriority allAckInSyncStateSet
-    haMaxTimeSlaveNotCatchup syncFromLastFile asyncLearner
+    haMaxTimeSlaveNotCatchup
     maxTopicLength flushCommitLogThoroughInterval putMessageTimeout
     pullBatchMaxMessageCount flushDelayOffsetInterval
     enableRegisterProducer

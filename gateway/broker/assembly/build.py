@@ -34,6 +34,9 @@ from gateway.broker.messages.message_writer import MessageAppender, MessageWrite
 from gateway.broker.messages.store_settings import build_store_config
 from gateway.broker.pop.receipts import REVIVE_GROUP
 from gateway.broker.pop.service import build_pop
+from gateway.broker.replication.auto_switch_follower import EpochHandshake
+from gateway.broker.replication.auto_switch_master import AutoSwitchMaster
+from gateway.broker.replication.epochs import EpochTable
 from gateway.broker.replication.follower import Follower, FollowerTimes
 from gateway.broker.replication.ha_access import HaAccess
 from gateway.broker.replication.ha_server import OPEN_ACCESS, HaServer
@@ -106,6 +109,7 @@ class BrokerBuilder:
         self._accounts = accounts
         self._links = links
         self._ha_access = ha_access
+        self._has_lost_power = False
 
     def build(self, config: BrokerConfig) -> Broker:
         """Open the store, recovering it if needed, and connect the parts. Raises OSError, CorruptionError."""
@@ -139,13 +143,15 @@ class BrokerBuilder:
 
     def _connect(self, config: BrokerConfig, store: MessageStore) -> Broker:
         table_file = partial(self._table_file, store)
+        epochs = self._open_epochs(config, store)
         rule = _in_sync_rule(config, store)
         services = _services(config, store, self._run_blocking, self._port, self._reactor, rule)
         replication = Replication(
-            _ha_server(config, services, self._reactor, rule, self._ha_access),
+            _ha_server(config, services, self._reactor, rule, self._ha_access, epochs),
             ReplicaGroup(config.broker_id),
             TakeoverState(table_file("takeover.json")),
             rule,
+            epochs,
         )
         try:
             broker = _connect_parts(
@@ -166,6 +172,25 @@ class BrokerBuilder:
             replication.slave = slave = _slave_parts(broker, self._links, self._run_blocking)
             replication.follower = slave.follower
         return broker
+
+    def _open_epochs(self, config: BrokerConfig, store: MessageStore) -> EpochTable | None:
+        """Return the epochs of a log that is just opened, a new one begun at a master; None without a controller.
+
+        A master that still has the epoch of before begins it anew after a loss of power, which may have cost it its
+        last messages: an official slave would not notice. Raises StoreFull, OSError.
+        """
+        self._has_lost_power |= store.crashed and not store.was_killed
+        if config.controlled is None:
+            return None
+        end, master_epoch = store.max_physical_offset, config.controlled.master_epoch
+        epochs = EpochTable(store.files, store.config.root)
+        epochs.trim(end)
+        if config.role is Role.MASTER:
+            goes_on = epochs.newest is not None and epochs.newest.epoch == master_epoch
+            if not goes_on or self._has_lost_power:
+                epochs.append(master_epoch, end)
+                self._has_lost_power = False
+        return epochs
 
     def _table_file(self, store: MessageStore, name: str) -> ConfigFile:
         return ConfigFile(
@@ -217,8 +242,27 @@ def _slave_parts(broker: Broker, links: PeerLinks, run_blocking: RunBlocking) ->
         broker.replication.takeover.note_compared,
         check_crc=settings.check_crc_in_slave,
         broker_id=broker.config.broker_id,
+        handshake=_handshake(broker),
     )
     return SlaveParts(lookup, follower, table_sync)
+
+
+def _handshake(broker: Broker) -> EpochHandshake | None:
+    """Return the handshake of a slave under a controller, None without one."""
+    epochs, controlled, settings = (
+        broker.replication.epochs,
+        broker.config.controlled,
+        broker.config.replication,
+    )
+    if epochs is None or controlled is None:
+        return None
+    return EpochHandshake(
+        broker.store,
+        epochs,
+        controlled.broker_id,
+        begins_at_last_file=settings.sync_from_last_file,
+        is_learner=settings.async_learner,
+    )
 
 
 def _connect_parts(
@@ -359,12 +403,18 @@ def _ha_server(
     reactor: Reactor | None,
     rule: InSyncRule | None,
     access: HaAccess,
+    epochs: EpochTable | None,
 ) -> HaServer:
-    gate, refusal = services.answer_gate, None
+    gate, refusal, open_stream = services.answer_gate, None, None
     if config.role is Role.SLAVE:
         refusal = f"{config.broker_name} is a slave itself"
     elif config.store.staged_publish:
         refusal = f"{config.broker_name} has stagedPublish: a slave would get no staged messages"
+    if epochs is not None and config.controlled is not None:
+        store = services.store
+        open_stream = AutoSwitchMaster(
+            store.commit_log, epochs, config.controlled.broker_id, lambda: store.max_physical_offset
+        ).open_stream
     return HaServer(
         config.broker_name,
         services.store,
@@ -374,6 +424,7 @@ def _ha_server(
         reactor=reactor,
         access=access,
         refusal=refusal,
+        open_stream=open_stream,
     )
 
 

@@ -43,6 +43,7 @@ from gateway.broker.limits.request_pause import MAX_HOLD_S, RequestPause
 from gateway.broker.messages.index_builder import IndexBuilder
 from gateway.broker.processors import all_handlers
 from gateway.broker.processors.turns import run_in_slices
+from gateway.broker.replication.epochs import EpochTable
 from gateway.broker.replication.follower import Follower
 from gateway.broker.replication.parts import LogCut
 from gateway.broker.replication.relay import Relay
@@ -65,6 +66,7 @@ from remoting.requests.send import SendMessageV2
 from remoting.server import AcceptTransport, ConnectionType, RemotingServer, ServerLimits
 from storage.cut import cut_store, delete_old_copy
 from storage.errors import FlushFailed, StoreFull
+from storage.store import MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -622,7 +624,7 @@ class BrokerService:
                 cut = LogCut(self.broker.clock.now_ms(), end, store.max_physical_offset - end)
                 self.order_rebuild(
                     lambda config: config,
-                    partial(cut_store, store.config, store.files, end),
+                    partial(_cut, store, self.broker.replication.epochs, end),
                     partial(self._note_cut, cut),
                 )
                 await trio.sleep_forever()
@@ -835,6 +837,13 @@ class BrokerService:
                 stack.callback(_persist_unless_flush_failed, table)
         self._has_unsaved_tables = False
         broker.offsets.delete_journal()
+
+
+def _cut(store: MessageStore, epochs: EpochTable | None, end: int) -> None:
+    """Cut a closed store, and forget the epochs of what is cut."""
+    cut_store(store.config, store.files, end)
+    if epochs is not None:
+        epochs.cut(end)
 
 
 def _persist_unless_flush_failed(table: ChangingTable) -> None:

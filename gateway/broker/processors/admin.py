@@ -13,6 +13,7 @@ from gateway.broker.messages.advertised_hosts import resolve_numeric
 from gateway.broker.messages.stored_messages import earliest_log_timestamp
 from gateway.broker.processors.live_config import apply_broker_config
 from gateway.broker.processors.turns import run_in_slices
+from gateway.broker.replication.epochs import NO_END, with_ends
 from gateway.broker.replication.status import replication_status
 from gateway.broker.statistics.traffic_rates import (
     BROKER,
@@ -29,6 +30,7 @@ from gateway.config import official_defaults
 from gateway.config.live import MAX_UPDATE_CHARS, ForbiddenKey, PropertiesError, apply_update, list_values
 from gateway.config.process import BrokerConfig
 from gateway.config.properties_file import decode_text, format_properties, parse_properties
+from remoting.bodies.ha import EpochEntry, EpochEntryCache
 from remoting.bodies.progress import BrokerStatsData, BrokerStatsItem
 from remoting.bodies.topics import KVTable
 from remoting.declare import Header
@@ -43,7 +45,7 @@ from remoting.requests.admin import (
     GetBrokerRuntimeInfoReply,
     UpdateBrokerConfig,
 )
-from remoting.requests.ha import GetBrokerEpochCache
+from remoting.requests.ha import GetBrokerEpochCache, GetBrokerEpochCacheReply
 from remoting.requests.query import ViewBrokerStatsData, ViewBrokerStatsDataReply
 
 handlers: HandlerTable[Broker] = HandlerTable()
@@ -343,9 +345,25 @@ def _stats_item(count: WindowCount, unit: str) -> BrokerStatsItem:
 
 
 @GetBrokerEpochCache.on(handlers)
-def get_epoch_cache(broker: Broker, request: GetBrokerEpochCache) -> None:
-    """Refuse, because this broker has no controller. Source: AdminBrokerProcessor.getBrokerEpochCache, 5.4.0."""
-    raise RequestError(ResponseCode.SYSTEM_ERROR, "this request only for controllerMode ")
+def get_epoch_cache(broker: Broker, request: GetBrokerEpochCache) -> GetBrokerEpochCacheReply:
+    """Return the epochs of the log; refuse without a controller.
+
+    Source: AdminBrokerProcessor.getBrokerEpochCache, 5.4.0.
+    """
+    epochs, config = broker.replication.epochs, broker.config
+    if epochs is None:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, "this request only for controllerMode ")
+    cache = EpochEntryCache(
+        cluster_name=config.broker_cluster_name,
+        broker_name=config.broker_name,
+        broker_id=config.broker_id,
+        epoch_list=[
+            EpochEntry(epoch=entry.epoch, start_offset=entry.start, end_offset=end)
+            for entry, end in with_ends(epochs.entries, NO_END)
+        ],
+        max_offset=broker.store.max_physical_offset,
+    )
+    return GetBrokerEpochCacheReply(data=cache)
 
 
 @ExportRocksdbConfigToJson.on(handlers)

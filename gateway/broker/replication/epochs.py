@@ -127,8 +127,8 @@ class EpochTable:
 
         ``own_end`` and ``master_end`` are the ends of the logs. None if they have no epoch in common.
         """
-        master_ends = {entry: end for entry, end in _with_ends(master_entries, master_end)}
-        for entry, end in reversed(_with_ends(self._entries, own_end)):
+        master_ends = {entry: end for entry, end in with_ends(master_entries, master_end)}
+        for entry, end in reversed(with_ends(self._entries, own_end)):
             if entry in master_ends:
                 return min(end, master_ends[entry])
         return None
@@ -208,7 +208,8 @@ class EpochTable:
         self._starts = [entry.start for entry in entries]
 
 
-def _with_ends(entries: Sequence[EpochStart], end: int) -> list[tuple[EpochStart, int]]:
+def with_ends(entries: Sequence[EpochStart], end: int) -> list[tuple[EpochStart, int]]:
+    """Return each epoch with its end; that of the newest one is ``end``."""
     ends = [entry.start for entry in entries[1:]] + [end]
     return list(zip(entries, ends, strict=False))
 
@@ -218,6 +219,6 @@ def _bounded(entries: Sequence[EpochStart]) -> tuple[EpochStart, ...]:
     surplus = len(entries) - MAX_EPOCHS
     if surplus <= 0:
         return tuple(entries)
-    empty = [entry for entry, end in _with_ends(entries, NO_END) if entry.start == end][:surplus]
+    empty = [entry for entry, end in with_ends(entries, NO_END) if entry.start == end][:surplus]
     dropped = set(empty)
     return tuple(entry for entry in entries if entry not in dropped)[-MAX_EPOCHS:]
