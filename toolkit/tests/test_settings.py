@@ -21,6 +21,12 @@ class Part:
     plain: int = 0
 
 
+@pytest.fixture(autouse=True)
+def _nowhere_at_home(monkeypatch):
+    """Let no test depend on what a home folder holds."""
+    monkeypatch.setenv("HOME", "/nowhere")
+
+
 def test_an_error_names_setting_value_and_expectation():
     with pytest.raises(SettingsError) as error:
         ROWS.parse("0", "[job] rows")

@@ -30,6 +30,12 @@ class Sample:
 KEYS = keys_of(Sample)
 
 
+@pytest.fixture(autouse=True)
+def _nowhere_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no test depend on what a home folder holds."""
+    monkeypatch.setenv("HOME", "/nowhere")
+
+
 def parse(name: str, text: str) -> object:
     return KEYS[name].setting.parse(text, name)
 

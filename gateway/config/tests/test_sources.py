@@ -200,10 +200,13 @@ def test_unknown_and_unsupported_keys_of_files_are_named_once(tmp_path: Path) ->
     assert notices[3].startswith("--set totalReplicas: totalReplicas belongs to automatic failover")
 
 
-def test_a_server_that_is_tried_out_stays_on_this_machine_and_out_of_official_files(tmp_path: Path) -> None:
+def test_a_server_that_is_tried_out_stays_on_this_machine_and_out_of_official_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first command of the README opened the store of an official broker, for everybody in the network."""
+    home = tmp_path / "home"
+    monkeypatch.setenv("HOME", str(home))
     config = load_config("serve")
-    home = Path.home()
     assert config.host == "127.0.0.1"
     assert config.brokers[0].store.store_path_root_dir == f"{home}/rocketmq-gateway/store"
     assert config.namesrv is not None

@@ -12,7 +12,9 @@ SLEEPER = f"{sys.executable} -c 'import time; print(\"ready\", flush=True); time
 
 
 @pytest.fixture
-def walk(tmp_path):
+def walk(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", "/nowhere")  # that of the environment below counts
+
     def walk(*steps, scale=1.0):
         for name in ("work", "logs"):
             (tmp_path / name).mkdir(exist_ok=True)
