@@ -44,7 +44,10 @@ class DeletedTopics:
         self._files = files
         self._root = root
         self._path = f"{root}/{FILE_NAME}"
+        # Of the two files of deletions, which are written durably.
         self._lock = threading.Lock()
+        # Of the file of queue ends, for moments only: the event loop must not wait for the disk.
+        self._ends_lock = threading.Lock()
         self.deletions_begun = 0
         self._deletions = self._read()
         self._announced_path = f"{root}/{ANNOUNCED_FILE_NAME}"
@@ -75,8 +78,7 @@ class DeletedTopics:
     def add_all(self, added: Mapping[str, Deletion], log_start: int) -> None:
         """Record as `add` does that several topics are deleted: all of them, or none."""
         with self._lock:
-            self.deletions_begun += 1
-            delete_queue_ends(self._files, self._root)
+            self.forget_queue_ends()
             deletions = {
                 name: deletion for name, deletion in self._deletions.items() if deletion[0] > log_start
             }
@@ -87,8 +89,11 @@ class DeletedTopics:
             self.announced -= added.keys()
 
     def run_unless_deleted_since(self, deletions_begun: int, write_ends: Callable[[], None]) -> None:
-        """Write the file of queue ends, unless a topic was deleted since its content was read. Thread safe."""
-        with self._lock:
+        """Write the file of queue ends, unless a topic was deleted since its content was read. Thread safe.
+
+        ``write_ends`` must not wait for the disk.
+        """
+        with self._ends_lock:
             if self.deletions_begun == deletions_begun:
                 write_ends()
 
@@ -138,8 +143,11 @@ class DeletedTopics:
         return store_timestamp <= deletion[1] + CLOCK_MARGIN_MS
 
     def forget_queue_ends(self) -> None:
-        """Delete the file of queue ends, because a queue begins anew at a lower offset. Thread safe."""
-        with self._lock:
+        """Delete the file of queue ends, because a queue begins anew at a lower offset. Thread safe.
+
+        Never waits for the disk, not even while another thread writes a deletion.
+        """
+        with self._ends_lock:
             self.deletions_begun += 1
             delete_queue_ends(self._files, self._root)
 
@@ -157,7 +165,8 @@ class DeletedTopics:
                 topic: deletion for topic, deletion in self._deletions.items() if deletion[0] <= log_end
             }
             if remaining != self._deletions:
-                self.deletions_begun += 1
+                with self._ends_lock:
+                    self.deletions_begun += 1
                 self._write(remaining)
                 self._deletions = remaining
 

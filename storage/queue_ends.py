@@ -35,23 +35,50 @@ class QueueRanges:
     ranges: dict[tuple[str, int], Range] = field(default_factory=dict)
 
 
-def write_queue_ends(
-    files: Files, root: str, ends: Iterable[tuple[ConsumeQueue, int]], log_start: int, checkpoint_ms: int
-) -> None:
-    """Write the ranges of all queues durably, with the checkpoint's time. On a full disk the file is left out.
+def encode_queue_ends(ends: Iterable[tuple[ConsumeQueue, int]], log_start: int, checkpoint_ms: int) -> bytes:
+    """Return the content of the file: the ranges of all queues, with the checkpoint's time.
 
     ``ends``: the offset up to which the entries of each queue are on the disk.
     """
     ranges: dict[str, dict[str, Range]] = {}
     for queue, end in ends:
         ranges.setdefault(queue.topic, {})[str(queue.queue_id)] = (queue.min_offset, end)
-    path = f"{root}/{FILE_NAME}"
-    content = {"checkpoint": checkpoint_ms, "logStart": log_start, "queues": ranges}
+    return fastjson.dumps({"checkpoint": checkpoint_ms, "logStart": log_start, "queues": ranges})
+
+
+def write_queue_ends(files: Files, root: str, content: bytes) -> None:
+    """Write the file durably. On a full disk it is left out."""
+    path = queue_ends_path(root)
     try:
-        files.write_small(path, fastjson.dumps(content))
+        files.write_small(path, content)
     except StoreFull as error:
-        log.warning("ends of queues not written", extra={"path": path, "reason": str(error)})
-        files.delete(path)
+        _leave_out(files, path, error)
+
+
+def replace_queue_ends(files: Files, root: str, content: bytes) -> None:
+    """Write the file without waiting for the disk; `flush_queue_ends` must follow. On a full disk it is left out.
+
+    A power cut in between may leave a file that cannot be read, which is as good as none.
+    """
+    path = queue_ends_path(root)
+    try:
+        files.replace_small(path, content, None)
+    except StoreFull as error:
+        _leave_out(files, path, error)
+
+
+def flush_queue_ends(files: Files, root: str) -> None:
+    """Block until the file, or its deletion, is on the disk. A file that cannot be flushed is left out."""
+    path = queue_ends_path(root)
+    try:
+        files.flush_small(path)
+    except (StoreFull, OSError) as error:
+        _leave_out(files, path, error)
+
+
+def _leave_out(files: Files, path: str, error: Exception) -> None:
+    log.warning("ends of queues not written", extra={"path": path, "reason": str(error)})
+    files.delete(path)
 
 
 def queue_ends_path(root: str) -> str:

@@ -56,8 +56,11 @@ from storage.offset_preserving_append import (
 from storage.queue_ends import (
     QueueRanges,
     delete_queue_ends,
+    encode_queue_ends,
+    flush_queue_ends,
     queue_ends_path,
     read_queue_ends,
+    replace_queue_ends,
     write_queue_ends,
 )
 from storage.queue_read import (
@@ -776,11 +779,12 @@ class MessageStore:
         if noted == self._noted_queues:
             return
         self._noted_queues, self._next_queue_ends_s = noted, now_s + QUEUE_ENDS_INTERVAL_S
-        log_start, time_ms = self.commit_log.first_base, self._checkpoint.log_timestamp
+        content = encode_queue_ends(ends, self.commit_log.first_base, self._checkpoint.log_timestamp)
+        # A topic is deleted meanwhile, or a queue begins anew, without waiting for the disk here.
         self._deleted_topics.run_unless_deleted_since(
-            deletions_begun,
-            lambda: write_queue_ends(self.files, self.config.root, ends, log_start, time_ms),
+            deletions_begun, lambda: replace_queue_ends(self.files, self.config.root, content)
         )
+        flush_queue_ends(self.files, self.config.root)
 
     def _limit_to_indexed(self, until_ms: int, confirm_offset: int) -> int:
         """Return the time up to which all messages below a physical offset are indexed, at most ``until_ms``.
@@ -817,7 +821,9 @@ class MessageStore:
                 time_ms = self._checkpoint.log_timestamp
                 log_start = self.commit_log.first_base
                 last_ends = [(queue, queue.next_offset) for queue in self._queue_set.queues()]
-                write_queue_ends(self.files, self.config.root, last_ends, log_start, time_ms)
+                write_queue_ends(
+                    self.files, self.config.root, encode_queue_ends(last_ends, log_start, time_ms)
+                )
                 self.files.delete(self.config.abort_path)
             elif clean:
                 with suppress(FlushFailed):

@@ -116,7 +116,8 @@ def run_beside(
         assert ended_or_waits.wait(THREAD_TIMEOUT_S)
 
     thread = threading.Thread(target=run_other)
-    store._deleted_topics._lock = NoticedLock(ended_or_waits.set)  # type: ignore[assignment]
+    for name in ("_lock", "_ends_lock"):
+        setattr(store._deleted_topics, name, NoticedLock(ended_or_waits.set))
     is_interrupted = run_interrupted(work, step, start_other)
     if is_interrupted:
         thread.join(THREAD_TIMEOUT_S)

@@ -226,7 +226,7 @@ def test_a_deletion_waits_while_a_checkpoint_writes_the_ends_of_queues() -> None
         assert waits_or_ended.wait(THREAD_TIMEOUT_S)
         files.write_small(ENDS, b"{}")
 
-    topics._lock = NoticedLock(waits_or_ended.set)  # type: ignore[assignment]
+    topics._ends_lock = NoticedLock(waits_or_ended.set)  # type: ignore[assignment]
     deletion = threading.Thread(target=delete)
     topics.run_unless_deleted_since(0, write_ends)
     deletion.join(THREAD_TIMEOUT_S)
@@ -234,3 +234,54 @@ def test_a_deletion_waits_while_a_checkpoint_writes_the_ends_of_queues() -> None
     assert files.read_small(ENDS) is None
     topics.run_unless_deleted_since(0, lambda: files.write_small(ENDS, b"{}"))
     assert files.read_small(ENDS) is None
+
+
+class SlowFiles(CrashFiles):
+    """Files of a slow disk: while anything waits for it, `meanwhile` runs in another thread, and must not wait."""
+
+    def __init__(self, meanwhile: Callable[[], None]) -> None:
+        super().__init__()
+        self._meanwhile = meanwhile
+        self.waits = 0
+
+    def _wait(self) -> None:
+        self.waits += 1
+        thread = threading.Thread(target=self._meanwhile, daemon=True)
+        thread.start()
+        thread.join(THREAD_TIMEOUT_S)
+        assert not thread.is_alive(), "another thread waits for the disk"
+
+    def write_small(self, path: str, data: bytes, backup: str | None = None) -> None:
+        self._wait()
+        super().write_small(path, data, backup)
+
+    def flush_small(self, path: str) -> None:
+        self._wait()
+        super().flush_small(path)
+
+
+def test_nobody_waits_for_the_disk_where_a_queue_begins_anew() -> None:
+    """That happens in the event loop, while deletions and checkpoints are written by other threads."""
+    begun_anew: list[MessageStore] = []
+
+    def begin_anew() -> None:
+        for open_one in begun_anew:
+            open_one.forget_queue_ends()
+
+    files, clock = SlowFiles(begin_anew), FakeClock()
+    store = open_store(files, clock)
+    fill(store, 3)
+    begun_anew.append(store)
+    files.waits = 0
+    store.announce_deletions(["t"])
+    store.delete_topic("t")
+    assert files.waits == 2
+    fill(store, 3)
+    clock.advance(60_000)
+    store.write_checkpoint()
+    assert files.waits == 3
+    assert files.read_small(ENDS) is None
+    begun_anew.clear()
+    clock.advance(60_000)
+    store.write_checkpoint()
+    assert files.read_small(ENDS) is not None

@@ -249,7 +249,7 @@ RECOVERY_DEFECTS: Final = (
         Law.DENSE_OFFSETS,
         change(
             DELETED,
-            "            delete_queue_ends(self._files, self._root)\n            deletions = {",
+            "            self.forget_queue_ends()\n            deletions = {",
             "            deletions = {",
         ),
         (TEST_ENDS,),
