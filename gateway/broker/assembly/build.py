@@ -37,7 +37,7 @@ from gateway.broker.pop.service import build_pop
 from gateway.broker.replication.auto_switch_follower import EpochHandshake
 from gateway.broker.replication.auto_switch_master import AutoSwitchMaster
 from gateway.broker.replication.epochs import EpochTable
-from gateway.broker.replication.follower import Follower, FollowerTimes
+from gateway.broker.replication.follower import Follower, FollowerTimes, GroupName
 from gateway.broker.replication.ha_access import HaAccess
 from gateway.broker.replication.ha_server import OPEN_ACCESS, HaServer
 from gateway.broker.replication.in_sync import InSyncRule, requires_replicas
@@ -243,6 +243,7 @@ def _slave_parts(broker: Broker, links: PeerLinks, run_blocking: RunBlocking) ->
         check_crc=settings.check_crc_in_slave,
         broker_id=broker.config.broker_id,
         handshake=_handshake(broker),
+        group=GroupName(broker.config.broker_cluster_name, broker.config.broker_name),
     )
     return SlaveParts(lookup, follower, table_sync)
 

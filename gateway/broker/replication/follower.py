@@ -41,14 +41,15 @@ from typing import Final, NamedTuple, Protocol
 import trio
 
 from codec.command import Command
-from codec.constants import ResponseCode
-from codec.java_numbers import parse_integer_or
+from codec.constants import MASTER_ID, ResponseCode
+from codec.java_numbers import parse_integer_or, quoted
 from gateway.broker.replication.ha_access import encode_preface
 from gateway.broker.replication.ha_wire import FrameReader, HaWireError, encode_report
 from gateway.broker.replication.master_lookup import Master, MasterLookup, cancel_after
+from gateway.config.properties_file import PropertiesError, decode_text, parse_properties
 from remoting.connection import Connection
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError, first_leaf
-from remoting.requests.admin import GetBrokerRuntimeInfo
+from remoting.requests.admin import GetBrokerConfig, GetBrokerRuntimeInfo
 from remoting.requests.ha import ExchangeBrokerHaInfo
 from remoting.requests.replication import OpenReplication
 from remoting.transport import Opener, Transport
@@ -96,9 +97,17 @@ ADVICE: Final = (
 NO_CONNECTION: Final = "no connection to the master"
 """The state of a follower whose master is away: it goes on by itself when the master comes back."""
 ZERO_BYTE: Final = memoryview(b"\0")
+MASTER_ROLES: Final = ("ASYNC_MASTER", "SYNC_MASTER")
 
 Dial = Callable[[str, int], AbstractAsyncContextManager[Connection]]
 FAILURES: Final = (OSError, RemotingClosed, RemotingTimeout, RequestError, trio.TooSlowError)
+
+
+class GroupName(NamedTuple):
+    """The name that a master shares with its slaves."""
+
+    cluster: str
+    broker: str
 
 
 class LogRange(NamedTuple):
@@ -326,6 +335,7 @@ class Follower:
 
     ``state`` and ``reason`` say in words how that goes. ``queues_grew`` is called with queues that got messages, and
     ``note_compared`` when a connection has shown that the log is a part of the master's.
+    ``group`` is the name that the master must have where it cannot say which HA port is its own.
     ``diverged`` is set when the log has to be cut at the physical offset ``cut_at``: nothing is copied until the
     service has closed the store, cut it, and built the broker again. With a ``handshake`` the master speaks
     AutoSwitchHA, and ``confirm_offset`` is the newest that it told.
@@ -345,9 +355,12 @@ class Follower:
         check_crc: bool = True,
         broker_id: int | None = None,
         handshake: Handshake | None = None,
+        group: GroupName | None = None,
     ) -> None:
         self._handshake = handshake
         self.confirm_offset: int | None = None
+        self._group = group
+        self._is_stranger_logged = False
         self._store = store
         self._log = ReplicaLog(store, check_crc=check_crc)
         self._damaged_at = -1
@@ -575,7 +588,8 @@ class Follower:
         """Take the port before the HA port for the master's port for requests, if the broker there says so.
 
         It is that one unless haListenPort was set. The lookup then has another master, which ends this attempt.
-        Without an answer the namesrv may name the address later. 4.9 brokers cannot say which HA port is theirs.
+        Without an answer the namesrv may name the address later. A 4.9 broker does not know the question for its HA
+        address, so its settings tell: the tables of another broker must not be taken for the master's.
         """
         host, ha_port = master.ha_address
         try:
@@ -586,6 +600,8 @@ class Follower:
                     except RequestError as error:
                         if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                             raise
+                        if not await self._is_master_by_settings(connection, ha_port):
+                            return
                     else:
                         if not (reply.master_ha_address or "").endswith(f":{ha_port}"):
                             return
@@ -595,6 +611,35 @@ class Follower:
         if self.lookup.master == master:
             self.lookup.set_master(Master(master.ha_address, (host, ha_port - 1)))
             await trio.sleep_forever()  # until the change of the lookup cancels this
+
+    async def _is_master_by_settings(self, connection: Connection, ha_port: int) -> bool:
+        """Return True if a broker's settings are those of the master of this name, with this HA port.
+
+        Source: AdminBrokerProcessor.getBrokerConfig, 4.9.8, which returns all settings as they are in effect.
+        """
+        settings = (await connection.ask(GetBrokerConfig(), sign=self._sign)).body
+        try:
+            values = {line.key: line.value for line in parse_properties(decode_text(settings))}
+        except PropertiesError as error:
+            raise RemotingClosed(
+                f"settings of the broker before haMasterAddress cannot be read: {error}"
+            ) from error
+        if self._group is not None and all(
+            (
+                values.get("brokerClusterName") == self._group.cluster,
+                values.get("brokerName") == self._group.broker,
+                values.get("brokerId") == str(MASTER_ID),
+                values.get("brokerRole") in MASTER_ROLES,
+                values.get("haListenPort") == str(ha_port),
+            )
+        ):
+            return True
+        if not self._is_stranger_logged:
+            self._is_stranger_logged = True
+            names = ("brokerClusterName", "brokerName", "brokerId", "brokerRole", "haListenPort")
+            extra = {"found": " ".join(f"{name}={quoted(values.get(name, ''))}" for name in names)}
+            log.warning("broker at the port before haMasterAddress is not this slave's master", extra=extra)
+        return False
 
     async def _ask_ticket(self, connection: Connection) -> str | None:
         try:

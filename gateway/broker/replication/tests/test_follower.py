@@ -14,13 +14,13 @@ from trio.testing import memory_stream_pair
 
 from codec.constants import ResponseCode
 from gateway.broker.replication import follower
-from gateway.broker.replication.follower import Follower, LogCopy, LogRange
+from gateway.broker.replication.follower import Follower, GroupName, LogCopy, LogRange
 from gateway.broker.replication.ha_access import encode_preface
 from gateway.broker.replication.ha_wire import encode_frame_head
 from gateway.broker.replication.master_lookup import Master, MasterLookup
 from remoting.bodies.topics import KVTable
 from remoting.errors import RequestError
-from remoting.requests.admin import GetBrokerRuntimeInfoReply
+from remoting.requests.admin import GetBrokerConfig, GetBrokerConfigReply, GetBrokerRuntimeInfoReply
 from remoting.requests.ha import ExchangeBrokerHaInfo, ExchangeBrokerHaInfoReply
 from remoting.requests.replication import OpenReplication, OpenReplicationReply
 from remoting.tests.virtual import virtual
@@ -33,6 +33,13 @@ from storage.tests.support import FakeClock, small_config
 
 CONFIG = replace(small_config(), commit_log_file_bytes=4096, max_message_bytes=2000)
 HA, REQUESTS = ("10.0.0.1", 10912), ("10.0.0.1", 10911)
+SETTINGS = {
+    "brokerClusterName": "DefaultCluster",
+    "brokerName": "broker-a",
+    "brokerId": "0",
+    "brokerRole": "ASYNC_MASTER",
+    "haListenPort": "10912",
+}
 LINE = "storage.replica_log"
 TROUBLE = "the master sent what cannot be appended"
 
@@ -86,6 +93,7 @@ class FakeMaster:
         self.answers: dict[str, str] | None = None
         self.ticket: str | None = None
         self.exchanged: tuple[str, int] | None = HA
+        self.settings = dict(SETTINGS)
         self.openings: list[bytes] = []
         self.refuses = False
         self._nursery = nursery
@@ -112,6 +120,10 @@ class FakeMaster:
             if self.exchanged is None:
                 raise RequestError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "as 4.9 brokers answer")
             return ExchangeBrokerHaInfoReply(master_ha_address="{}:{}".format(*self.exchanged))
+        if isinstance(request, GetBrokerConfig):
+            reply = GetBrokerConfigReply(version="{}")
+            reply.body = "".join(f"{key}={value}\n" for key, value in self.settings.items()).encode()
+            return reply
         if isinstance(request, OpenReplication):
             if self.ticket is None:
                 raise RequestError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "as official masters answer")
@@ -190,6 +202,7 @@ class World:
             self.master.dial,
             self.grown.update,
             note_compared=self._note_compared,
+            group=GroupName("DefaultCluster", "broker-a"),
         )
 
     def _note_compared(self) -> None:
@@ -326,6 +339,39 @@ async def test_the_port_before_a_named_port_may_be_of_another_broker() -> None:
         assert pair.slave.max_physical_offset == 0
         assert pair.follower.state == "cannot follow the master"
         assert "haMasterAddress" in pair.follower.reason
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("brokerClusterName", "OtherCluster"),
+        ("brokerName", "broker-b"),
+        ("brokerId", "1"),
+        ("brokerRole", "SLAVE"),
+        ("haListenPort", "10999"),
+        ("haListenPort", ""),
+    ],
+)
+@virtual
+async def test_a_4_9_broker_before_a_named_port_must_be_the_master_of_this_name(
+    key: str, value: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It cannot say which HA port is its own, and its tables would replace those of this slave."""
+    master = filled()
+    async with world(master, opened()) as pair:
+        pair.master.exchanged = None
+        pair.master.settings[key] = value
+        pair.lookup = MasterLookup("10.0.0.1:10912")
+        pair.follower = pair.new_follower()
+        pair.start()
+        await trio.sleep(30)
+        assert pair.lookup.master == Master(HA, None)
+        assert pair.slave.max_physical_offset == 0
+        assert caplog.text.count("is not this slave's master") == 1
+        # The namesrv knows better.
+        pair.lookup.note_registration("10.0.0.1:10912", "10.0.0.1:10911")
+        await trio.sleep(1)
+        assert pair.is_equal()
 
 
 @virtual
