@@ -21,7 +21,8 @@ MAX_INDEX_BACKLOG_BYTES: Final = 64 * 1024 * 1024
 STORE_TROUBLE: Final = "storeTrouble"
 """The entry of the runtime information with the reason why our broker refuses messages at present."""
 REPLICATION_TROUBLE: Final = "replicationTrouble"
-"""The entry of the runtime information with the reason why a slave of ours cannot copy its master."""
+"""The entry of the runtime information with the reason why a slave of ours cannot copy its master, or two slaves of
+one have the same id."""
 MAX_REPLICA_GAP_BYTES: Final = 256 * 1024 * 1024
 """At this distance from its master a slave is no longer in sync. Source: haMaxGapNotInSync, 5.4.0."""
 MAX_QUEUE_WAIT_MS: Final = 1000
@@ -85,7 +86,10 @@ def compare_replicas(rows: list[dict[str, Any]]) -> None:
 
 
 def replication_verdict(row: Mapping[str, Any]) -> str:
-    """Return why a replica is not well: it cannot copy its master, or is far behind; "" for one that is."""
+    """Return why a replica is not well: it cannot copy its master, or is far behind; "" for one that is.
+
+    A master is not if two of its slaves have one id.
+    """
     if row["replicationTrouble"]:
         return str(row["replicationTrouble"])
     behind = row["behindBytes"] or 0
@@ -226,6 +230,8 @@ def check_broker(row: Mapping[str, Any]) -> Iterator[HealthCheck]:
     yield HealthCheck(
         subject, "sends do not wait", passed, "" if passed else f"the oldest send waits for {wait_ms:,} ms"
     )
+    verdict = replication_verdict(row)
     if row["id"] != MASTER_ID:
-        verdict = replication_verdict(row)
         yield HealthCheck(subject, "copies its master", not verdict, verdict)
+    elif row["slaves"]:
+        yield HealthCheck(subject, "has one slave of each broker id", not verdict, verdict)

@@ -48,6 +48,8 @@ def replication_metrics(part: str, broker: Broker) -> Iterator[Metric]:
     is_master = settings.role is Role.MASTER
     meaning = "1 for a master, 0 for a slave"
     yield Metric("replication_is_master", float(is_master), meaning, "gauge", labels)
+    meaning = "1 while a slave cannot copy its master until an operator decides, or two slaves of a master have one id"
+    yield Metric("replication_trouble", float(bool(status.trouble)), meaning, "gauge", labels)
     if is_master:
         yield Metric("replication_slaves", len(status.slaves), "slaves that are connected", "gauge", labels)
         meaning = "slaves that are less than haMaxGapNotInSync behind"
@@ -57,8 +59,6 @@ def replication_metrics(part: str, broker: Broker) -> Iterator[Metric]:
             for slave in status.slaves
         ]
     else:
-        meaning = "1 while a slave cannot copy its master until an operator decides"
-        yield Metric("replication_trouble", float(bool(status.trouble)), meaning, "gauge", labels)
         behind = [(labels, status.behind_bytes, status.behind_ms)]
         follower = broker.replication.follower
         if follower is not None:

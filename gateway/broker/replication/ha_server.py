@@ -30,6 +30,7 @@ from typing import Final, Protocol
 
 import trio
 
+from codec.hosts import format_host
 from gateway.broker.replication.ha_access import HaAccess, only_reads
 from gateway.broker.replication.ha_wire import (
     MAX_FRAME_BYTES,
@@ -169,6 +170,7 @@ class HaServer:
         self.access = access
         self._sessions: dict[_Session, None] = {}
         self._handshakes: Counter[str] = Counter()  # by host
+        self._shared_ids: dict[int, str] = {}  # the words for the operator, by broker id
         self._serving: list[_Session] = []
         self._is_wake_deferred = False
         self._has_replicas = trio.Event()
@@ -176,6 +178,11 @@ class HaServer:
     def open_default_stream(self, broker_id: int | None) -> SlaveStream:
         """Return the words of DefaultHA for a new slave."""
         return DefaultStream(self.log, broker_id)
+
+    @property
+    def trouble(self) -> str:
+        """Why an operator must look after the slaves; "" while there is nothing."""
+        return next(iter(self._shared_ids.values()), "")
 
     @property
     def replicas(self) -> list[Replica]:
@@ -305,9 +312,28 @@ class HaServer:
         self._has_replicas.set()
         session.count()
 
+    def note_shared_id(self, replica: Replica) -> None:
+        """Tell the operator that another slave has the broker id of this one, which lives on.
+
+        Both copy the log, and that harms neither. But only the newer one counts, and a namesrv lists only one.
+        """
+        broker_id = replica.broker_id
+        if broker_id is None or broker_id in self._shared_ids:
+            return
+        newest = next(other for other in reversed(self.replicas) if other.broker_id == broker_id)
+        text = (
+            f"two slaves have the brokerId {broker_id}, from {format_host(replica.remote)} and "
+            f"{format_host(newest.remote)}: only the second counts. Give one of them another brokerId"
+        )
+        self._shared_ids[broker_id] = text
+        log.error("two slaves have one broker id", extra={"broker": self.broker_name, "reason": text})
+
     def forget(self, session: "_Session") -> None:
         """Serve a session no more, whose connection is closed."""
         self._sessions.pop(session, None)
+        broker_id = session.replica.broker_id
+        if broker_id is not None and sum(other.broker_id == broker_id for other in self.replicas) <= 2:
+            self._shared_ids.pop(broker_id, None)
         session.discount()
         if session in self._serving:
             self._serving.remove(session)
@@ -487,9 +513,11 @@ class _Session:
         self.send_next()
 
     def _note_report(self, offset: int) -> None:
-        replica = self.replica
+        replica, now_s = self.replica, trio.current_time()
         before = replica.acknowledged
-        replica.acknowledge(offset, trio.current_time())
+        replica.acknowledge(offset, now_s)
+        if replica.lives_on(now_s):
+            self._server.note_shared_id(replica)
         is_changed = replica.acknowledged > before or replica.counted is not (self._progress is not None)
         if is_changed or self._stream.is_verified:
             self.count()

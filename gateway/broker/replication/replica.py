@@ -33,16 +33,20 @@ class Replica:
     ``start`` is the first offset sent, None until the slave has said where it is; ``sent`` and ``acknowledged`` are the
     ends of what it was sent and of what it acknowledged. ``counted`` is True while its acknowledgements count,
     ``in_sync`` False since it was found far behind. ``broker_id`` is None for a slave that does not say it.
+    ``is_superseded`` is True once a newer connection has said the same broker id: this one never counts again.
     """
 
     __slots__ = (
         "_proof_offset",
         "_proof_s",
+        "_superseded_offset",
+        "_superseded_s",
         "acknowledged",
         "broker_id",
         "connected_s",
         "counted",
         "in_sync",
+        "is_superseded",
         "last_report_s",
         "last_sent_s",
         "remote",
@@ -59,11 +63,13 @@ class Replica:
         self.sent = 0
         self.acknowledged = 0
         self.counted = False
+        self.is_superseded = False
         self.in_sync = True  # so that only a slave that is behind is worth a word
         self.transfer_rate = TransferRate()
         # A report counts this connection that acknowledges more than this offset, or comes after this time.
         self._proof_offset: float = 0
         self._proof_s = 0.0
+        self._superseded_offset, self._superseded_s = 0, inf
 
     def begin(self, start: int, now_s: float, counts_after_s: float = 0) -> None:
         """Note where the slave begins to copy. It counts from now on, or from a report after ``counts_after_s``."""
@@ -89,7 +95,15 @@ class Replica:
         if self.may_be_of_slave_of(newer):
             self.doubt(now_s)
             if self.broker_id is not None and self.broker_id == newer.broker_id:
+                self._superseded_offset, self._superseded_s = self.sent, now_s + PROOF_OF_LIFE_S
                 self._proof_offset = self._proof_s = inf
+                self.is_superseded = True
+
+    def lives_on(self, now_s: float) -> bool:
+        """Return True if the report that was just noted shows that another slave has the broker id of this one."""
+        return self.is_superseded and (
+            self.acknowledged > self._superseded_offset or now_s > self._superseded_s
+        )
 
     def doubt(self, now_s: float) -> None:
         """Count this connection no longer until it shows that it lives on: another one came from its host."""

@@ -14,7 +14,7 @@ from storage.errors import CorruptionError
 from storage.store import MessageStore
 
 TROUBLE: Final = "replicationTrouble"
-"""The entry of the runtime information with the reason why a slave cannot copy its master."""
+"""The entry of the runtime information with the reason why a slave cannot copy its master, or two have one id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +60,16 @@ class ReplicationStatus:
             return {}
         info = {"brokerRole": self.settings.broker_role}
         if self.settings.role is Role.MASTER:
-            return info | {
-                "slaves": str(len(self.slaves)),
-                "slavesInSync": str(self.in_sync_count),
-                "slaveBehindBytes": str(max((slave.behind_bytes for slave in self.slaves), default=0)),
-                "slaveBehindMs": str(max((slave.behind_ms for slave in self.slaves), default=0)),
-            }
+            return (
+                info
+                | self._trouble_info
+                | {
+                    "slaves": str(len(self.slaves)),
+                    "slavesInSync": str(self.in_sync_count),
+                    "slaveBehindBytes": str(max((slave.behind_bytes for slave in self.slaves), default=0)),
+                    "slaveBehindMs": str(max((slave.behind_ms for slave in self.slaves), default=0)),
+                }
+            )
         info |= {
             # An official entry, of messages that are not in their queues yet.
             "dispatchBehindBytes": str(self.unqueued_bytes),
@@ -76,7 +80,11 @@ class ReplicationStatus:
         if self.last_cut is not None:
             cut = self.last_cut
             info["lastCut"] = f"{cut.size_bytes} bytes from {cut.physical_offset} on at {cut.time_ms}"
-        return info | ({TROUBLE: self.trouble} if self.trouble else {})
+        return info | self._trouble_info
+
+    @property
+    def _trouble_info(self) -> dict[str, str]:
+        return {TROUBLE: self.trouble} if self.trouble else {}
 
 
 def replication_status(
@@ -87,7 +95,7 @@ def replication_status(
         return _status_of_slave(replication, store, settings, now_ms)
     log = store.commit_log
     slaves = (_slave_status(replica, log, settings, now_ms) for replica in replication.server.replicas)
-    return ReplicationStatus(settings, tuple(slaves))
+    return ReplicationStatus(settings, tuple(slaves), trouble=replication.server.trouble)
 
 
 def _status_of_slave(

@@ -386,6 +386,41 @@ async def test_connections_of_one_slave_of_ours_count_once_and_those_of_two_at_o
         assert master.rule.acknowledged == {"id 1": master.end, "id 2": master.end}
 
 
+@real_time
+async def test_two_slaves_with_one_broker_id_count_once_and_the_operator_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A slave that connects anew has one id as well, but its older connection is silent."""
+    async with (
+        running_master() as master,
+        connected(master.listener) as first,
+        connected(master.listener) as second,
+    ):
+        end = master.append(3)
+        for slave in (first, second):
+            await slave.stream.send_all(encode_preface(master.server.access.issue_ticket(1)))
+            await slave.report(0)
+            await slave.read_until(end)
+        await until(lambda: master.rule.acknowledged == {"id 1": end})
+        assert master.server.trouble == ""
+        master.append()
+        await second.read_until(master.end)
+        await until(lambda: master.rule.acknowledged == {"id 1": master.end})
+        assert master.server.trouble == ""
+        await first.read_until(master.end)
+        await until(lambda: "two slaves have the brokerId 1" in master.server.trouble)
+        assert master.rule.acknowledged == {"id 1": master.end}
+        assert master.rule.in_sync_count == 2
+        for _ in range(3):
+            master.append()
+            for slave in (first, second):
+                await slave.read_until(master.end)
+        await until(lambda: master.rule.acknowledged == {"id 1": master.end})
+        assert caplog.text.count("two slaves have one broker id") == 1
+        await first.stream.aclose()
+        await until(lambda: master.server.trouble == "")
+
+
 # -- who is not served --
 
 

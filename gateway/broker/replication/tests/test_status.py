@@ -69,6 +69,7 @@ def test_a_master_shows_its_slaves_and_the_age_of_what_they_lack() -> None:
     @dataclass
     class Server:
         replicas: list[Replica]
+        trouble: str = ""
 
     replicas = []
     for offset, port in ((end, 1), (first_end, 2), (0, 3)):
@@ -88,6 +89,10 @@ def test_a_master_shows_its_slaves_and_the_age_of_what_they_lack() -> None:
     shown = metrics(world)
     assert (shown["replication_is_master"], shown["replication_slaves"]) == (1, 3)
     assert shown["replication_in_sync_slaves"] == 2
+    assert (status.trouble, shown["replication_trouble"]) == ("", 0)
+    world.broker.replication.server.trouble = "two slaves have one id"  # type: ignore[misc]
+    assert runtime_info(world)["replicationTrouble"] == "two slaves have one id"
+    assert metrics(world)["replication_trouble"] == 1
 
 
 def test_a_slave_shows_how_far_it_is_behind() -> None:
