@@ -11,7 +11,8 @@ topics that changed since its previous registration, and those that the namesrv 
 the next registration would bring back the write permission that an administrator removed in the namesrv.
 
 While a process runs, the route table protects its name like that of any local broker. While it restarts, it is not
-registered, so that clients use other brokers; `ChildBrokers` reserves its name meanwhile.
+registered, so that clients use other brokers; `ChildBrokers` reserves its name meanwhile, unless a controller decides
+which broker of the name is the master: it may elect another one just because this process is gone.
 """
 
 from collections.abc import Mapping
@@ -35,9 +36,16 @@ class ChildBroker:
     """The registration of one broker process, made over one connection and removed when that closes."""
 
     def __init__(
-        self, routes: RouteTable, broker_name: str, broker_id: int, replicas: "list[ChildBroker]"
+        self,
+        routes: RouteTable,
+        broker_name: str,
+        broker_id: int,
+        replicas: "list[ChildBroker]",
+        *,
+        is_elected: bool = False,
     ) -> None:
-        """``replicas`` are all broker processes of this name."""
+        """``replicas`` are all broker processes of this name; ``is_elected``: a controller decides their roles."""
+        self.is_elected = is_elected
         self._routes = routes
         self._replicas = replicas
         self._broker_name = broker_name
@@ -84,7 +92,9 @@ class ChildBroker:
         self.address = registration.address
         # Replicas of its name are processes of the same server, or reach it by this host's own address.
         result = self._routes.register_local(
-            replace(registration, queues=changed_queues), registration.queues, LOOPBACK
+            replace(registration, queues=changed_queues, is_elected=self.is_elected),
+            registration.queues,
+            LOOPBACK,
         )
         self.registered.set()
         return result
@@ -103,17 +113,17 @@ class ChildBrokers:
         self._routes = routes
         self._children: dict[str, list[ChildBroker]] = {}
 
-    def add(self, broker_name: str, broker_id: int) -> ChildBroker:
+    def add(self, broker_name: str, broker_id: int, *, is_elected: bool = False) -> ChildBroker:
         """Reserve a name for a broker process, until the namesrv ends."""
         replicas = self._children.setdefault(broker_name, [])
-        child = ChildBroker(self._routes, broker_name, broker_id, replicas)
+        child = ChildBroker(self._routes, broker_name, broker_id, replicas, is_elected=is_elected)
         replicas.append(child)
         return child
 
     def check_not_reserved(self, registration: Registration) -> None:
         """Raise RequestError if the name belongs to a broker process that is restarting, and a master claims it."""
         children = self._children.get(registration.broker_name, [])
-        is_starting = any(not child.registered.is_set() for child in children)
+        is_starting = any(not child.registered.is_set() and not child.is_elected for child in children)
         if is_starting and registration.broker_id == MASTER_ID:
             raise refused(
                 f"{registration.broker_name} is a broker process of this namesrv's server, which is being started; "

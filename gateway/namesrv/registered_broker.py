@@ -27,6 +27,7 @@ class Member:
     is_local: bool
     filter_servers: list[str]
     replicates: bool
+    is_elected: bool = False
 
     def address_for(self, local_host: str) -> str:
         """Return the address for a client that reached this server at ``local_host``."""

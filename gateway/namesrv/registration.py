@@ -49,6 +49,7 @@ class Registration:
 
     ``queues`` are the queues of its topics by topic. ``timeout_ms`` is the silence after which the broker is removed.
     A ``filter_servers`` of None changes nothing. ``replicates`` is False for a broker that sends `REPLICATES_FIELD`.
+    ``is_elected`` is True for a broker of this server whose role a controller decides.
     """
 
     cluster: str
@@ -64,6 +65,7 @@ class Registration:
     timeout_ms: float | None = None
     acting_master: bool | None = None
     replicates: bool = True
+    is_elected: bool = False
 
 
 def read_registration(request: RegisterBroker, zone: str | None, limits: NamesrvLimits) -> Registration:

@@ -16,7 +16,9 @@ Invariants, which hold between any two calls and which `tests/test_route_table.p
    brokers of this process make them exceed the limits.
 4. A broker of this process (a local member) is in the table from its first registration until it unregisters itself.
    No request can remove it, renew it, or give it another address, and its topics have the queues that it registered.
-   A broker process of this server is a local member while it runs (`child_broker.py`).
+   A broker process of this server is a local member while it runs (`child_broker.py`). The exception is a master that a
+   controller elected (``is_elected``): the one of a newer epoch, which is the state version of its registration, takes
+   its place, because it serves the name now, wherever it runs. Who may register at all is access control's business.
 
 As in the official namesrv, requests can still delete a local broker's topics and its write permission. The deleted
 topics come back with its next registration, which asks `missing_topics`; the permission comes back by request or when a
@@ -141,7 +143,8 @@ class RouteTable:
             extra = {"broker": registration.broker_name, "address": registration.address}
             log.warning("single topic of an unregistered broker refused", extra=extra)
             raise refused("register broker failed")
-        brings_topics = not broker.has_local_master and (
+        is_succession = previous is not None and previous.is_local
+        brings_topics = (is_succession or not broker.has_local_master) and (
             registration.broker_id == MASTER_ID or _is_prime_slave(registration, broker)
         )
         try:
@@ -168,6 +171,8 @@ class RouteTable:
             has_address = registration.address in (local.address, local.address_for(local_host))
             if has_address and broker_id == registration.broker_id:
                 return True
+            if not has_address and broker_id == registration.broker_id and _succeeds(registration, local):
+                continue
             if has_address or broker_id == registration.broker_id:
                 self._log_conflict(
                     "registration of a local broker's name refused",
@@ -232,9 +237,14 @@ class RouteTable:
 
         Another address under its name and id, or its address under another id, is displaced. The first registration of
         a master removes the topics that others had registered under its name; a replica brings topics only while no
-        other broker of its name does.
+        other broker of its name does. A former master that does not know yet that a controller has elected another one
+        changes nothing.
         """
         broker = self._brokers.get(registration.broker_name) or RegisteredBroker(registration.broker_name)
+        present = broker.members.get(registration.broker_id)
+        is_former = registration.is_elected and present is not None and not present.is_local
+        if is_former and present is not None and self._is_outdated(registration, present):
+            return RegistrationResult()
         brings_topics = registration.broker_id == MASTER_ID or not (
             broker.members.keys() - broker.ids_at(registration.address)
         )
@@ -283,6 +293,7 @@ class RouteTable:
             is_local,
             filter_servers,
             registration.replicates,
+            registration.is_elected,
         )
         before = broker.shown_parts(previous)
         broker.members[registration.broker_id] = member
@@ -592,6 +603,12 @@ def _is_prime_slave(registration: Registration, broker: RegisteredBroker) -> boo
     return registration.acting_master is not None and registration.broker_id <= min(
         other_ids, default=registration.broker_id
     )
+
+
+def _succeeds(registration: Registration, local: Member) -> bool:
+    """Return True for a master that was elected after a local member, whose role a controller decides too."""
+    is_newer = registration.data_version.state_version > local.data_version.state_version
+    return local.is_elected and registration.broker_id == MASTER_ID and is_newer
 
 
 def _answer(

@@ -212,3 +212,15 @@ def test_the_address_of_the_last_registration_stays_while_the_process_restarts(
         assert child.address == address
     child.unregister()
     assert child.address == "10.7.7.7:10911"
+
+
+def test_another_broker_is_elected_while_a_broker_process_starts(namesrv: Namesrv) -> None:
+    """It is elected because the process is gone: refusing it would leave the name without a master."""
+    child, peer = namesrv.child_brokers.add("broker-a", 0, is_elected=True), Peer()
+    child.attach(peer)
+    register(namesrv, Peer(), "10.7.7.7:10911")
+    assert seen(namesrv) == ("10.7.7.7:10911", 6)
+    register(namesrv, peer, AUTO_ADDRESS, broker_id=1)
+    assert members(namesrv)[0] == "10.7.7.7:10911"
+    with pytest.raises(RequestError, match="this channel belongs to broker-a"):
+        register(namesrv, peer, name="broker-b")

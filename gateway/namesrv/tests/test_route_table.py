@@ -427,6 +427,49 @@ def test_a_replica_elsewhere_takes_over_from_a_local_broker_that_became_a_slave(
     assert table.topic_route("N", HERE) is not None
 
 
+def elected(epoch: int, broker_id: int = 0, **changes: Any) -> Registration:
+    version = DataVersion(state_version=epoch, counter=1, timestamp=1)
+    return registration(broker_id=broker_id, data_version=version, **changes)
+
+
+def test_a_master_that_a_controller_elects_succeeds_a_local_one(
+    table: RouteTable, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The local one may not know yet: it hears of it from the controller, or hangs."""
+    local = elected(3, address="auto:10911", is_elected=True)
+    table.register_local(local, local.queues)
+    table.register(elected(3, 2, address="broker-a:2"), "replica", HERE)
+    for epoch in (2, 3):
+        late = elected(epoch, address="broker-a:2", topics=topics("T", "X"))
+        assert "is a broker of this namesrv's process" in reason(table.register, late, "replica", HERE)
+    promoted = elected(4, address="broker-a:2", topics=topics("T", "N", write_queue_nums=3))
+    assert table.register(promoted, "replica", HERE).is_change
+    assert addresses(table) == {"broker-a": {0: "broker-a:2"}}
+    assert queues_of(table) == {"broker-a": (3, 6)}
+    assert table.topic_route("N", HERE) is not None
+    # The former master registers what it knows, and then as a slave.
+    assert table.register_local(local, local.queues) == RegistrationResult()
+    table.unregister_local("broker-a", 0)
+    assert addresses(table) == {"broker-a": {0: "broker-a:2"}}
+    slave = elected(4, 1, address="auto:10911", is_elected=True, topics=topics("T", write_queue_nums=1))
+    assert table.register_local(slave, slave.queues, HERE).master_address == "broker-a:2"
+    assert addresses(table) == {"broker-a": {0: "broker-a:2", 1: "10.0.0.1:10911"}}
+    assert queues_of(table) == {"broker-a": (3, 6)}
+    # And it may be elected again.
+    again = elected(5, address="auto:10911", is_elected=True)
+    table.register_local(again, again.queues)
+    assert addresses(table) == {"broker-a": {0: "10.0.0.1:10911"}}
+    assert "is a broker of this namesrv's process" in reason(table.register, promoted, "replica", HERE)
+
+
+def test_a_slave_of_a_newer_epoch_takes_no_place_of_a_local_one(table: RouteTable) -> None:
+    local = elected(3, 1, address="auto:10911", is_elected=True)
+    table.register_local(local, local.queues)
+    assert "with broker id 1" in reason(table.register, elected(9, 1, address="6.6.6.6:1"), "x", HERE)
+    assert "its own address" in reason(table.register, elected(9, address="10.0.0.1:10911"), "x", HERE)
+    assert addresses(table) == {"broker-a": {1: "10.0.0.1:10911"}}
+
+
 def test_a_local_broker_displaces_who_came_before(
     table: RouteTable, caplog: pytest.LogCaptureFixture
 ) -> None:
