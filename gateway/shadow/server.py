@@ -38,7 +38,7 @@ from gateway.shadow.cutover.assembly import Cutover
 from gateway.shadow.mirror.service import MirrorRoutes, MirrorService
 from gateway.shadow.proxy.broker_check import BrokerCheck
 from gateway.shadow.proxy.forwarder import Forwarder
-from gateway.shadow.proxy.listener_context import TargetDialer, make_target_dialer
+from gateway.shadow.proxy.listener_context import TargetMasters
 from gateway.shadow.proxy.session_driver import describe_session_frame
 from gateway.shadow.replication.service import ReplicationService
 from gateway.shadow.report.service import ReportService, mirror_problems, queue_problems, task_problems
@@ -101,7 +101,7 @@ class ShadowServer:
             dialer=dialer,
             sign=sign,
             acceptor=listener_acceptor(listen.tls),
-            dial_target=self._make_target_dialer(),
+            target_masters=self._build_target_masters(),
         )
         self.metrics.register(self.forwarder.metrics)
         self.metrics.register(self.hub.metrics)
@@ -138,8 +138,8 @@ class ShadowServer:
             preserves_offsets=self._config.target.kind == "ours",
         )
 
-    def _make_target_dialer(self) -> TargetDialer | None:
-        """Return the dialer for clients' requests that are directed to the target; None without a target."""
+    def _build_target_masters(self) -> TargetMasters | None:
+        """Return the masters that clients' requests may be directed to; None without a target."""
         if self.target is None:
             return None
         settings = self._config.target
@@ -151,7 +151,7 @@ class ShadowServer:
             sign=make_signer(settings.credentials, "target.credentials"),
             is_own=lambda endpoint: self.forwarder.is_own_endpoint(endpoint),
         )
-        return make_target_dialer(self.target, settings.brokers, check.dial)
+        return TargetMasters(self.target, settings.brokers, check.dial)
 
     def _build_mirror(self) -> MirrorService:
         """Build the mirror, which has connections of its own to both clusters."""

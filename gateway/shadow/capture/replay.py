@@ -218,7 +218,8 @@ class Replay:
         """Return the target's answer, retrying with back-off while the target is busy. Raises CLUSTER_ERRORS."""
         give_up_s, backoff_s = trio.current_time() + MAX_BUSY_S, _FIRST_BACKOFF_S
         while True:
-            connection = await self._target.connection(self._target.master(broker))
+            address = await self._target.find_master(broker)
+            connection = await self._target.connection(address)
             if self._sign is not None:
                 self._sign(command)
             # ask_command writes the request before any other task runs, so it counts as sent now.
@@ -226,6 +227,8 @@ class Replay:
             answer = await connection.ask_command(command, ANSWER_TIMEOUT_S)
             if not is_temporary_refusal(answer.code, answer.remark) or trio.current_time() > give_up_s:
                 return answer
+            # It may be busy, or have become a slave.
+            self._target.doubt_master(address)
             await trio.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, _MAX_BACKOFF_S)
 

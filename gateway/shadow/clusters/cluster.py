@@ -1,9 +1,15 @@
 """One cluster as seen through its namesrvs: its brokers, and typed requests to them.
 
+Masters move between addresses: a replica takes over, by an operator, a controller or an election of DLedger. So a
+request to a broker by its name (`Cluster.find_master`) looks the name up again after its master did not answer, or
+answered as only a slave does. A former master that still answers everything is noticed by the next `refresh`.
+
 Clients' traffic uses connections of its own, in the proxy.
 """
 
+import contextlib
 import logging
+import math
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 from urllib.parse import quote
@@ -43,6 +49,16 @@ MAX_INPUT_BYTES: Final = 256 * 1024 * 1024
 """Unfinished answers of all connections of a cluster together: each alone may have 64 MiB."""
 MAX_DECODING_THREADS: Final = 2
 MAX_PORT = 65535
+MIN_LOOKUP_INTERVAL_S: Final = 0.5
+"""Shortest time between two look-ups of brokers whose masters are in doubt."""
+_CODES_OF_SLAVES: Final = frozenset(
+    {ResponseCode.SYSTEM_BUSY, ResponseCode.SLAVE_NOT_AVAILABLE, ResponseCode.SERVICE_NOT_AVAILABLE}
+)
+"""Codes with which a slave refuses what only its master does. A master has them too, which costs a look-up."""
+FROM_SLAVE: Final = "from slave broker"
+"""Part of the remark with which a slave refuses changes of topics and groups.
+
+Source: AdminBrokerProcessor.validateSlave, 5.4.0."""
 _NO_CONSUMER = "no consumer for this group"
 """Source: ConsumerManageProcessor.getConsumerListByGroup, 5.4.0."""
 # The size of the pull answers of a backfill is chosen by the broker.
@@ -83,6 +99,9 @@ class Cluster:
     ) -> None:
         self.namesrvs = tuple(namesrvs)
         self._silent_namesrvs: set[str] = set()
+        self._doubtful: set[str] = set()
+        """Addresses of masters that did not answer, or refused what a slave refuses, since the last `refresh`."""
+        self._looked_up_s = -math.inf
         self.brokers: dict[str, dict[int, str]] = {}
         self._opener = opener
         self._sign = sign
@@ -107,7 +126,13 @@ class Cluster:
 
     async def refresh(self) -> None:
         """Ask a namesrv for the brokers. Raises OSError, RemotingTimeout, RemotingClosed, RequestError."""
-        info = (await self.ask_namesrv(GetBrokerClusterInfo())).data
+        self._looked_up_s = trio.current_time()
+        doubtful, self._doubtful = self._doubtful, set()
+        try:
+            info = (await self.ask_namesrv(GetBrokerClusterInfo())).data
+        except BaseException:
+            self._doubtful |= doubtful
+            raise
         table = {name: data for name, data in (info.broker_addr_table or {}).items() if is_usable_name(name)}
         # Those that are known stay known, however many others were registered.
         names = [
@@ -119,6 +144,19 @@ class Cluster:
     def master(self, broker: str) -> str:
         """Return the address of a broker's master. Raises KeyError if the last `refresh` did not see it."""
         return self.brokers[broker][MASTER_ID]
+
+    async def find_master(self, broker: str) -> str:
+        """Return the address of a broker's master, after a `refresh` if it is unknown or in doubt.
+
+        Raises KeyError if the cluster has no such broker, or it has no master at the moment.
+        """
+        address = self.brokers.get(broker, {}).get(MASTER_ID)
+        is_due = trio.current_time() >= self._looked_up_s + MIN_LOOKUP_INTERVAL_S
+        if is_due and (address is None or address in self._doubtful):
+            # Without an answer the address that is known is tried: the namesrv may be what has failed.
+            with contextlib.suppress(*CLUSTER_ERRORS):
+                await self.refresh()
+        return self.master(broker)
 
     async def route(self, topic: str) -> TopicRouteData:
         """Return the brokers and queues of a topic.
@@ -148,7 +186,7 @@ class Cluster:
 
     async def ask_broker(self, broker: str, request: Request[Reply], timeout_s: float | None = None) -> Reply:
         """Ask a broker's master. Raises KeyError for an unknown broker, and the errors of `ask_address`."""
-        return await self.ask_address(self.master(broker), request, timeout_s)
+        return await self.ask_address(await self.find_master(broker), request, timeout_s)
 
     async def ask_address(
         self, address: str, request: Request[Reply], timeout_s: float | None = None
@@ -166,7 +204,21 @@ class Cluster:
         connection = await self.connection(address)
         if self._sign is not None:
             self._sign(command)
-        return await connection.ask_command(command, self._timeout_s if timeout_s is None else timeout_s)
+        try:
+            answer = await connection.ask_command(
+                command, self._timeout_s if timeout_s is None else timeout_s
+            )
+        except (OSError, RemotingTimeout, RemotingClosed):
+            self.doubt_master(address)
+            raise
+        if answer.code in _CODES_OF_SLAVES or FROM_SLAVE in (answer.remark or ""):
+            self.doubt_master(address)
+        return answer
+
+    def doubt_master(self, address: str) -> None:
+        """Note that an address may not be that of a master any more: `find_master` looks its name up again."""
+        if any(addresses.get(MASTER_ID) == address for addresses in self.brokers.values()):
+            self._doubtful.add(address)
 
     async def connection(self, address: str) -> Connection:
         """Return the open connection to an address. Raises OSError, RemotingTimeout if it cannot be opened in time.
@@ -182,7 +234,11 @@ class Cluster:
             connection = self._connections.get(address)
             if connection is not None and not connection.closed:
                 return connection
-            connection = self._connections[address] = await self._open(address)
+            try:
+                connection = self._connections[address] = await self._open(address)
+            except (OSError, RemotingTimeout):
+                self.doubt_master(address)
+                raise
             return connection
 
     def _forget_closed_connections(self) -> None:

@@ -53,7 +53,7 @@ def send_reads_to(cluster: Cluster, counterpart: Callable[[str], str] = lambda b
     cluster's."""
 
     async def ask(broker: str, command: Command) -> Command:
-        address = cluster.master(counterpart(broker)) if broker else cluster.namesrvs[0]
+        address = await cluster.find_master(counterpart(broker)) if broker else cluster.namesrvs[0]
         return await cluster.ask_command(address, command)
 
     return ask

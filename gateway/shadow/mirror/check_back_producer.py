@@ -59,9 +59,7 @@ class CheckBackProducer:
 
     async def register_group(self, target_broker: str, group: str) -> None:
         """Register as a producer of a group over the connection in use. Raises CLUSTER_ERRORS of `cluster`."""
-        if target_broker not in self.target.brokers:
-            await self.target.refresh()
-        connection = await self.target.connection(self.target.master(target_broker))
+        connection = await self.target.connection(await self.target.find_master(target_broker))
         groups = self._registered.setdefault(target_broker, set())
         # Registered over this very connection. A broker forgets the producers of a connection that ended.
         if group in groups and self._connections.get(target_broker) is connection:
@@ -100,7 +98,8 @@ class CheckBackProducer:
         needed = set(islice(sorted(needed), MAX_GROUPS))
         if needed:
             self._registered[target_broker] = needed
-            self._connections[target_broker] = await self.target.connection(self.target.master(target_broker))
+            address = await self.target.find_master(target_broker)
+            self._connections[target_broker] = await self.target.connection(address)
             await self._send_heartbeat(target_broker, needed)
 
     def _on_check_back(self, connection: Connection, command: Command) -> None:

@@ -387,18 +387,20 @@ class ResendWriter:
 
         Raises CLUSTER_ERRORS of `cluster`, and RequestError when the target refuses temporarily (busy, no disk space).
         """
-        if self._target_broker not in self._target.brokers:
-            await self._target.refresh()
         # The connection is opened before the mark is set: a target that cannot be reached has carried out nothing.
-        address = self._target.master(self._target_broker)
+        address = await self._target.find_master(self._target_broker)
         await self._target.connection(address)
         # Until the answer arrives, nobody knows whether the target has carried out the request. If this attempt fails,
         # or its deadline passes, the mark stays with the exchange, and the next attempt searches first.
         exchange.is_in_doubt = True
         answer = await self._target.ask_command(address, command)
         exchange.is_in_doubt = False
-        # Raised, not returned: the stream waits and tries again, so that a full disk costs no message.
-        if is_temporary_refusal(answer.code, answer.remark):
+        # Raised, not returned: the stream waits and tries again, so that neither a full disk nor a change of the master
+        # costs a message. A slave answers the end of a transaction with a code that is a status of a stored send.
+        is_refused_by_slave = (
+            answer.code == ResponseCode.SLAVE_NOT_AVAILABLE and command.code not in SEND_CODES
+        )
+        if is_refused_by_slave or is_temporary_refusal(answer.code, answer.remark):
             raise RequestError(answer.code, answer.remark)
         return answer
 
@@ -451,7 +453,8 @@ async def find_message(
     """
     try:
         end = (await target.ask_broker(broker, GetMaxOffset(topic=topic, queue_id=queue_id))).offset
-        begin = max(after + 1, end - depth, 0)
+        # A queue that ends before what is known to be stored lost it with its former master.
+        begin = max(after + 1 if after < end else 0, end - depth, 0)
         while begin < end:
             reply = await target.ask_broker(
                 broker, read_only_pull(topic, queue_id, begin, DEFAULT_SEARCH_MESSAGES)

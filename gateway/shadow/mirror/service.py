@@ -55,6 +55,8 @@ class ForwardReplication(Protocol):
         """Yield the names of a bounded number of queues that are not copied, and why; asked every second."""
 
 
+LOOKUP_INTERVAL_S: Final = 5.0
+"""Seconds between two look-ups of the brokers of both clusters."""
 MAX_NAME_CHARS: Final = 255
 SwitchMode = Callable[[str, str], Awaitable[None]]
 """Sets the mode of a topic; the mode "" clears the override, so that the rule's mode applies again.
@@ -130,11 +132,16 @@ class MirrorService:
             task_status.started()
 
     async def _refresh_clusters(self) -> None:
-        """Try to learn each side's brokers before they are needed."""
-        for cluster in (self.primary, self.target):
-            # Whatever a cluster does wrong, the streams try again and report it.
-            with contextlib.suppress(Exception):
-                await cluster.refresh()
+        """Learn each side's brokers before they are needed, and again and again, because masters move.
+
+        A former master answers much as the master does: it takes consumer offsets, which it then loses.
+        """
+        while True:
+            for cluster in (self.primary, self.target):
+                # Whatever a cluster does wrong, the streams try again and report it.
+                with contextlib.suppress(Exception):
+                    await cluster.refresh()
+            await trio.sleep(LOOKUP_INTERVAL_S)
 
     async def drain(self) -> None:
         """Wait until no exchange is queued, at most `drain_ms`; log how many are left then."""

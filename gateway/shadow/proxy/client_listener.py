@@ -211,6 +211,13 @@ class ClientListener:
                 if not number % SESSIONS_PER_TURN:
                     await trio.lowlevel.checkpoint()
 
+    async def leave_former_targets(self, address: str) -> None:
+        """Close connections to brokers of the target that are not the master any more, because ``address`` is."""
+        for number, session in enumerate(list(self._sessions), 1):
+            session.leave_former_target(address)
+            if not number % SESSIONS_PER_TURN:
+                await trio.lowlevel.checkpoint()
+
     def stop_accepting(self) -> None:
         """Accept no more clients; `run` returns when the last session has ended."""
         self._accepting.cancel()

@@ -1,5 +1,6 @@
 """All listeners of a gateway: one for each namesrv and each broker address of the primary."""
 
+import logging
 import socket
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -13,7 +14,7 @@ from gateway.runtime.running_time import within_running_time
 from gateway.runtime.state_file import absolute_path
 from gateway.runtime.supervise import TaskSupervisor
 from gateway.shadow.clusters.address_policy import AddressPolicy, AddressRefused, Endpoint
-from gateway.shadow.clusters.cluster import Cluster, Sign, split_address
+from gateway.shadow.clusters.cluster import CLUSTER_ERRORS, Cluster, Sign, split_address
 from gateway.shadow.clusters.endpoints import UpstreamDialer
 from gateway.shadow.proxy.broker_check import BrokerCheck, is_local_host, unmap_host
 from gateway.shadow.proxy.broker_listeners import BrokerListeners
@@ -22,6 +23,7 @@ from gateway.shadow.proxy.listener_context import (
     ListenerContext,
     ListenerCounters,
     TargetDialer,
+    TargetMasters,
     UpstreamAddress,
 )
 from gateway.shadow.proxy.listener_ports import ListenerPorts
@@ -36,6 +38,8 @@ from storage.clock import Clock
 from storage.files import DiskFiles
 from toolkit.settings import SettingsError
 
+log = logging.getLogger(__name__)
+
 MEMORY_CHECK_INTERVAL_S: Final = 1.0
 WILDCARD_HOSTS: Final = frozenset({"", "0.0.0.0", "::"})
 
@@ -44,7 +48,8 @@ class Forwarder:
     """Opens listeners as the primary's brokers become known, and runs them.
 
     ``dialer`` opens connections to the primary, by default without TLS; ``sign`` signs the questions to its brokers.
-    ``acceptor`` chooses between TLS and plain connections of clients, by default plain ones only.
+    ``acceptor`` chooses between TLS and plain connections of clients, by default plain ones only. Without
+    ``target_masters`` all requests go to the primary.
     """
 
     def __init__(
@@ -58,7 +63,7 @@ class Forwarder:
         dialer: UpstreamDialer | None = None,
         sign: Sign | None = None,
         acceptor: TlsAcceptor | None = None,
-        dial_target: TargetDialer | None = None,
+        target_masters: TargetMasters | None = None,
         tasks: TaskSupervisor | None = None,
     ) -> None:
         self._settings = settings
@@ -71,7 +76,7 @@ class Forwarder:
         self._opener = dialer.opener
         self._reactor = reactor
         self._acceptor = acceptor
-        self._dial_target = dial_target
+        self._target_masters = target_masters
         self.tasks = tasks or TaskSupervisor("forwarder")
         self._nursery: trio.Nursery | None = None
         self._connections = ConnectionCount(settings.connections, settings.connections_per_address)
@@ -163,6 +168,13 @@ class Forwarder:
                     RELOAD_INTERVAL_S,
                     self._acceptor.reload_if_changed,
                 )
+            if self._target_masters is not None:
+                self._nursery.start_soon(
+                    self.tasks.repeat,
+                    "follow masters of the target",
+                    self._settings.refresh_s,
+                    partial(self._follow_target, self._target_masters),
+                )
             task_status.started()
             await self.broker_listeners.run()
 
@@ -205,8 +217,9 @@ class Forwarder:
     def _start_broker_listener(
         self, upstream: UpstreamAddress, sockets: list[socket.socket]
     ) -> ClientListener:
+        dial_target = None if self._target_masters is None else self._target_masters.dial
         return self._start_listener(
-            upstream, sockets, [upstream.address], self._broker_check.dial, self._dial_target
+            upstream, sockets, [upstream.address], self._broker_check.dial, dial_target
         )
 
     def _start_listener(
@@ -239,6 +252,19 @@ class Forwarder:
         finally:
             # A listener whose broker is gone must not be swept and measured for ever.
             self.listeners.remove(listener)
+
+    async def _follow_target(self, masters: TargetMasters) -> None:
+        """Close the sessions' connections to brokers of the target that are not masters any more."""
+        try:
+            await masters.refresh()
+        except CLUSTER_ERRORS as problem:
+            log.debug("brokers of the target cannot be looked up", extra={"reason": str(problem)})
+            return
+        for listener in list(self.listeners):
+            address = masters.address_of(listener.context.upstream.broker)
+            # Without a master, requests wait for an answer where they are: it may come back.
+            if address is not None:
+                await listener.leave_former_targets(address)
 
     async def _limit_memory(self) -> None:
         await self._memory.sweep(self.listeners)

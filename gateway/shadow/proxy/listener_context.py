@@ -97,29 +97,49 @@ class ListenerContext:
     target_reachable: bool = True
 
 
-def make_target_dialer(
-    target: Cluster, broker_pairs: Mapping[str, str], dial: Callable[[str], Awaitable[Transport]]
-) -> TargetDialer:
-    """Return a function that connects to masters of a running target.
+class TargetMasters:
+    """The masters of a running target, by names of the primary's brokers.
 
-    ``broker_pairs`` maps names of the primary's brokers to names of the target's. A broker that is unknown, or does not
-    accept connections at its last known address, is looked up again. ``dial`` connects to an address.
+    ``broker_pairs`` maps those names to names of the target's brokers. ``dial_address`` connects to an address.
     """
 
-    async def dial_target(broker: str) -> TargetConnection:
+    def __init__(
+        self,
+        target: Cluster,
+        broker_pairs: Mapping[str, str],
+        dial_address: Callable[[str], Awaitable[Transport]],
+    ) -> None:
+        self._target = target
+        self._broker_pairs = broker_pairs
+        self._dial_address = dial_address
+
+    async def dial(self, broker: str) -> TargetConnection:
+        """Connect to a master; see `TargetDialer`.
+
+        A broker that is unknown, or does not accept connections at its last known address, is looked up again.
+        """
         try:
-            return await connect_to_master(broker)
+            return await self._connect(broker)
         except (OSError, LookupError):
             # The broker may be new, or its address may have changed since the last look-up.
             try:
-                await target.refresh()
+                await self._target.refresh()
             except CLUSTER_ERRORS as error:
                 raise OSError(f"the target's namesrv does not answer: {error}") from error
-            return await connect_to_master(broker)
+            return await self._connect(broker)
 
-    async def connect_to_master(broker: str) -> TargetConnection:
-        name = find_counterpart(broker, target.brokers, broker_pairs)
-        address = target.master(name)
-        return TargetConnection(name, address, await dial(address))
+    async def _connect(self, broker: str) -> TargetConnection:
+        name = find_counterpart(broker, self._target.brokers, self._broker_pairs)
+        address = self._target.master(name)
+        return TargetConnection(name, address, await self._dial_address(address))
 
-    return dial_target
+    async def refresh(self) -> None:
+        """Look the target's brokers up. Raises CLUSTER_ERRORS."""
+        await self._target.refresh()
+
+    def address_of(self, broker: str) -> str | None:
+        """Return the address of a master as of the last look-up; None while the target has none for a broker."""
+        try:
+            return self._target.master(find_counterpart(broker, self._target.brokers, self._broker_pairs))
+        except LookupError:
+            return None

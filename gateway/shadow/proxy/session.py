@@ -527,6 +527,15 @@ class Session:
         self._counters.target_unreachable += 1
         self.end()
 
+    def target_moved(self, address: str) -> None:
+        """Leave a broker that is not the target's master any more, now that another address is.
+
+        It may hang, or refuse what only a master does, without ever closing its connections.
+        """
+        conversation = None if self._target is None else self._target.conversation
+        if conversation is not None and conversation.tracker.upstream.address != address:
+            self.connection_ended(Peer.TARGET, "another broker is the target's master")
+
     # -- bytes of the upstreams -----------------------------------------------------------------------------------
 
     def receive_from_primary(self, data: bytes) -> Buffer:

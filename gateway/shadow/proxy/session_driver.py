@@ -168,6 +168,11 @@ class SessionDriver:
         self._session.give_up_older_than(asked_s)
         self._follow_up()
 
+    def leave_former_target(self, address: str) -> None:
+        """Close the connection to a broker of the target that is not the master any more, because ``address`` is."""
+        self._session.target_moved(address)
+        self._follow_up()
+
     # -- events ---------------------------------------------------------------------------------------------------
 
     def _on_client_data(self, data: bytes) -> None:

@@ -42,8 +42,9 @@ from gateway.shadow.traffic.request_policy import (
     SEND_CODES,
     UPDATE_CONSUMER_OFFSET,
 )
-from gateway.shadow.traffic.resend import repeat_command
+from gateway.shadow.traffic.resend import is_temporary_refusal, repeat_command
 from gateway.shadow.traffic.subject import Subject, subject_of
+from remoting.errors import RequestError
 
 ARRIVES_WITH_QUEUE: Final = "arrives with its queue, as soon as the queue is copied"
 TARGET_IS_BEHIND: Final = "the target does not have the messages before it yet"
@@ -116,9 +117,9 @@ class ReplicationWriter:
         if exchange.code in _QUEUED_CODES:
             return self._message_outcome(exchange, subject)
         command = repeat_command(exchange.request_command, self._target_broker)
-        if self._target_broker not in self._target.brokers:
-            await self._target.refresh()
-        answer = await self._target.ask_command(self._target.master(self._target_broker), command)
+        answer = await self._target.ask_command(await self._target.find_master(self._target_broker), command)
+        if is_temporary_refusal(answer.code, answer.remark):
+            raise RequestError(answer.code, answer.remark)
         # The command may have created a topic, whose queues are to be followed at once.
         self._feeds.request_discovery()
         if answer.code != ResponseCode.SUCCESS:

@@ -15,7 +15,9 @@ from gateway.shadow.traffic.subject import Subject, header_field_name
 
 CREDENTIALS: Final = ("AccessKey", "Signature", "SecurityToken")
 """Header fields of a client's signature. Source: SessionCredentials, 5.4.0."""
-_BUSY: Final = "busy"
+_TEMPORARY_REMARKS: Final = ("busy", "from slave broker", "in-sync replicas not enough")
+"""Parts of remarks of SYSTEM_ERROR: a broker that cannot keep up, one that is not the master of its name any more, and
+a master that lacks slaves."""
 _TEMPORARY_CODES: Final = frozenset(
     {
         ResponseCode.SYSTEM_BUSY,
@@ -32,7 +34,9 @@ def is_temporary_refusal(code: int, remark: str | None) -> bool:
     Source: SendMessageProcessor.handlePutMessageResult, 5.4.0: a full disk is SERVICE_NOT_AVAILABLE; a broker that
     cannot create files or keep up with its page cache answers SYSTEM_ERROR with a remark that contains "busy".
     """
-    return code in _TEMPORARY_CODES or (code == ResponseCode.SYSTEM_ERROR and _BUSY in (remark or ""))
+    if code == ResponseCode.SYSTEM_ERROR:
+        return any(part in (remark or "") for part in _TEMPORARY_REMARKS)
+    return code in _TEMPORARY_CODES
 
 
 def repeat_command(request: Command, target_broker: str) -> Command:

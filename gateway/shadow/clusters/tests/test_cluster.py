@@ -16,8 +16,9 @@ from gateway.shadow.clusters.cluster import (
     split_address,
 )
 from remoting.bodies.routes import BrokerData, ClusterInfo
-from remoting.errors import RemotingTimeout, RequestError
+from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
 from remoting.requests.namesrv import GetBrokerClusterInfo
+from remoting.requests.offsets import GetMaxOffset
 from remoting.server import RemotingServer, open_listeners
 
 ADDRESSES = b'{0:"10.0.0.1:10911",1:"10.0.0.2:10911"}'
@@ -204,3 +205,108 @@ def test_unfinished_answers_of_all_connections_are_bounded(monkeypatch):
             nursery.cancel_scope.cancel()
 
     trio.run(main)
+
+
+class FakeBroker:
+    """A broker that answers every request with `code`; `requests` counts them."""
+
+    def __init__(self, nursery, code=0, remark=None):
+        self.code, self.remark, self.requests = code, remark, 0
+        self.scope = trio.CancelScope()
+        self.listeners = open_listeners("127.0.0.1", 0)
+        self.address = f"127.0.0.1:{self.listeners[0].getsockname()[1]}"
+        nursery.start_soon(self._serve)
+
+    async def _serve(self):
+        with self.scope:
+            await RemotingServer({GetMaxOffset.code: self._answer}).serve(self.listeners)
+
+    def _answer(self, connection, command):
+        self.requests += 1
+        return encode_response(command.opaque, self.code, {"offset": "7"}, b"", self.remark)
+
+
+def named(address):
+    data = {"broker-a": BrokerData(broker_name="broker-a", broker_addrs={0: address})}
+    return ClusterInfo(broker_addr_table=data, cluster_addr_table={}).to_json()
+
+
+ASKED = GetMaxOffset(topic="t", queue_id=0)
+
+
+@pytest.mark.parametrize(
+    ("code", "remark"), [(2, "busy"), (11, None), (14, None), (1, "please: from slave broker")]
+)
+def test_a_broker_that_answers_as_a_slave_is_looked_up_again(monkeypatch, code, remark):
+    """A former master lives on: nothing but its answers shows that another broker has its name now."""
+    monkeypatch.setattr(cluster_module, "MIN_LOOKUP_INTERVAL_S", 0)
+
+    async def test(cluster, served):
+        async with trio.open_nursery() as nursery:
+            former, master = FakeBroker(nursery, code, remark), FakeBroker(nursery)
+            served.info = named(former.address)
+            await cluster.refresh()
+            served.info = named(master.address)
+            with pytest.raises(RequestError):
+                await cluster.ask_broker("broker-a", ASKED)
+            assert (await cluster.ask_broker("broker-a", ASKED)).offset == 7
+            assert (former.requests, master.requests) == (1, 1)
+            assert len(served.peers) == 2
+            await cluster.ask_broker("broker-a", ASKED)
+            assert len(served.peers) == 2
+            nursery.cancel_scope.cancel()
+
+    trio.run(with_cluster, test)
+
+
+def test_a_broker_that_does_not_answer_is_looked_up_again(monkeypatch):
+    monkeypatch.setattr(cluster_module, "MIN_LOOKUP_INTERVAL_S", 0)
+
+    async def test(cluster, served):
+        async with trio.open_nursery() as nursery:
+            former, master = FakeBroker(nursery), FakeBroker(nursery)
+            served.info = named(former.address)
+            await cluster.ask_broker("broker-a", ASKED)
+            former.scope.cancel()
+            served.info = named(master.address)
+            for _ in range(2):  # the connection closes, or cannot be opened
+                with contextlib.suppress(OSError, RemotingClosed):
+                    await cluster.ask_broker("broker-a", ASKED)
+            assert (await cluster.ask_broker("broker-a", ASKED)).offset == 7
+            assert master.requests >= 1
+            nursery.cancel_scope.cancel()
+
+    trio.run(with_cluster, test)
+
+
+def test_look_ups_of_a_busy_master_are_bounded_and_a_silent_namesrv_hides_no_master():
+    async def test(cluster, served):
+        async with trio.open_nursery() as nursery:
+            busy = FakeBroker(nursery, 2, "busy")
+            served.info = named(busy.address)
+            await cluster.refresh()
+            for _ in range(50):
+                with pytest.raises(RequestError):
+                    await cluster.ask_broker("broker-a", ASKED)
+            assert len(served.peers) <= 3
+            served.silent, busy.code = True, 0
+            assert (await cluster.ask_broker("broker-a", ASKED)).offset == 7
+            nursery.cancel_scope.cancel()
+
+    trio.run(partial(with_cluster, test, timeout_s=0.2))
+
+
+def test_a_master_that_was_missing_is_found_when_it_is_needed(monkeypatch):
+    monkeypatch.setattr(cluster_module, "MIN_LOOKUP_INTERVAL_S", 0)
+
+    async def test(cluster, served):
+        async with trio.open_nursery() as nursery:
+            master = FakeBroker(nursery)
+            served.info = named(master.address).replace(b"{0:", b"{1:").replace(b'{"0":', b'{"1":')
+            with pytest.raises(KeyError):
+                await cluster.ask_broker("broker-a", ASKED)
+            served.info = named(master.address)
+            assert (await cluster.ask_broker("broker-a", ASKED)).offset == 7
+            nursery.cancel_scope.cancel()
+
+    trio.run(with_cluster, test)

@@ -408,3 +408,34 @@ def test_unanswered_requests_of_the_target_are_bounded(reactive):
 
 def test_introduction_codes():
     assert {HEARTBEAT, UNREGISTER} == INTRODUCTION_CODES
+
+
+def test_a_former_master_of_the_target_is_left(reactive):
+    async def test(nursery):
+        bench = TargetBench(nursery, reactive)
+        await bench.send_from_client(send(1))
+        await bench.send_from_target(answer(0, 1))
+        bench.session.leave_former_target(TARGET)
+        await settle()
+        assert not bench.target.closed
+        bench.session.leave_former_target("10.2.0.2:10911")
+        await settle()
+        assert bench.target.closed
+        assert not bench.client.closed
+        await bench.send_from_client(send(2))
+        assert len(bench.targets) == 2
+
+    run_with_nursery(test)
+
+
+def test_a_client_that_waits_for_a_former_master_of_the_target_sees_a_dead_broker(reactive):
+    """It may hang, and never answer."""
+
+    async def test(nursery):
+        bench = TargetBench(nursery, reactive)
+        await bench.send_from_client(send(1))
+        bench.session.leave_former_target("10.2.0.2:10911")
+        await settle()
+        assert bench.client.closed
+
+    run_with_nursery(test)

@@ -56,4 +56,7 @@ def test_temporary_refusals():
     assert all(
         is_temporary_refusal(*each) for each in ((2, None), (14, "no room"), (215, ""), (1500, ""), (1, busy))
     )
+    slave = "Can't modify topic or subscription group from slave broker, please execute it from master broker"
+    assert is_temporary_refusal(1, slave)
+    assert is_temporary_refusal(1, "in-sync replicas not enough")
     assert not any(is_temporary_refusal(*each) for each in ((1, "no"), (16, "busy"), (0, None)))
