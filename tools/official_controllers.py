@@ -96,22 +96,20 @@ def leads(address: str) -> bool:
         return False
 
 
-class ControlledBroker(OfficialEndpoint):
-    """An official broker 5.4.0 in controller mode, which is started without waiting for a master."""
+class GroupMember(OfficialEndpoint):
+    """An official broker 5.4.0 whose role is decided after its start, which does not wait for it."""
 
     def __init__(
         self,
         directory: Path,
         namesrv: str,
-        controllers: str,
         settings: Mapping[str, str],
         *,
         host: str = "127.0.0.1",
         jvm: str = QUICK_START,
         prefix: tuple[str, ...] = (),
     ) -> None:
-        merged = {**CONTROLLER_MODE, "controllerAddr": controllers, **settings}
-        super().__init__(merged, directory, namesrv=namesrv, jvm=jvm, prefix=prefix)
+        super().__init__(settings, directory, namesrv=namesrv, jvm=jvm, prefix=prefix)
         self.host = host
 
     def start(self) -> None:
@@ -128,3 +126,21 @@ class ControlledBroker(OfficialEndpoint):
                 break
             time.sleep(0.1)
         raise RuntimeError(f"the official broker did not listen\n{self.logs()}")
+
+
+class ControlledBroker(GroupMember):
+    """An official broker 5.4.0 in controller mode."""
+
+    def __init__(
+        self,
+        directory: Path,
+        namesrv: str,
+        controllers: str,
+        settings: Mapping[str, str],
+        *,
+        host: str = "127.0.0.1",
+        jvm: str = QUICK_START,
+        prefix: tuple[str, ...] = (),
+    ) -> None:
+        merged = {**CONTROLLER_MODE, "controllerAddr": controllers, **settings}
+        super().__init__(directory, namesrv, merged, host=host, jvm=jvm, prefix=prefix)
