@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from remoting.bodies.routes import ClusterInfo, TopicRouteData
 
 Reply = TypeVar("Reply", bound=Header | None)
+Item = TypeVar("Item")
 T = TypeVar("T")
 
 MASTER_ID: Final = 0
@@ -264,11 +265,13 @@ class AdminClient:
         )
         if address in self.namesrvs:
             return NotReached(
-                f"namesrv {address} cannot be reached: {reason}. Is it running? Set its address with --namesrv."
+                f"namesrv {address} cannot be reached: {reason}. Is it running? Set its address with --namesrv.",
+                reason,
             )
         return NotReached(
             f"broker {address} cannot be reached: {reason}. The broker advertises this address; it has to be one "
-            "that clients can reach (brokerIP1, or --advertise)."
+            "that clients can reach (brokerIP1, or --advertise).",
+            reason,
         )
 
     def map_brokers(self, brokers: Iterable[str], function: Callable[[str], T]) -> list[T]:
@@ -277,13 +280,19 @@ class AdminClient:
         A connection must not be shared between threads, so all requests to a broker have to be in its call.
         """
         names = list(brokers)
-        if len(names) < 2:
-            return [function(name) for name in names]
-        from concurrent.futures import ThreadPoolExecutor
+        if len(names) > 1:
+            _ = self.masters  # requested once, not by each thread
+        return map_in_threads(names, function)
 
-        _ = self.masters  # requested once, not by each thread
-        with ThreadPoolExecutor(min(len(names), _MAX_THREADS)) as threads:
-            return list(threads.map(function, names))
+
+def map_in_threads(items: Sequence[Item], function: Callable[[Item], T]) -> list[T]:
+    """Call a function with each item, several at a time, and return the results in the order of the items."""
+    if len(items) < 2:
+        return [function(item) for item in items]
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(min(len(items), _MAX_THREADS)) as threads:
+        return list(threads.map(function, items))
 
 
 def _reason(error: Exception) -> str:

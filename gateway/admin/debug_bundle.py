@@ -14,6 +14,7 @@ import orjson
 from gateway.admin.cluster_health import check_cluster, describe_brokers
 from gateway.admin.errors import AdminError
 from gateway.admin.groups import list_groups
+from gateway.admin.replica_sets import check_controllers
 from gateway.admin.server_config import mask_secrets, read_broker_config, read_namesrv_config
 from gateway.admin.topics import list_topics
 from remoting.requests.admin import GetBrokerRuntimeInfo
@@ -89,7 +90,10 @@ def collect_bundle(
     bundle = Bundle(round(time.time() * 1000) if now_ms is None else now_ms)
     bundle.add("versions.json", describe_versions)
     bundle.add("cluster.json", lambda: describe_brokers(client))
-    bundle.add("health.json", lambda: [check.to_dict() for check in check_cluster(client)])
+    bundle.add(
+        "health.json",
+        lambda: [check.to_dict() for check in (*check_cluster(client), *check_controllers(client))],
+    )
     bundle.add("topics.json", lambda: list_topics(client, all_kinds=True))
     bundle.add("groups.json", lambda: list_groups(client, all_kinds=True))
     for address in client.namesrvs:

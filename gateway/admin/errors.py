@@ -25,7 +25,14 @@ class AdminError(Exception):
 
 
 class NotReached(AdminError):
-    """A server does not answer. The request may have been carried out all the same."""
+    """A server does not answer. The request may have been carried out all the same.
+
+    ``reason`` is the cause alone, without advice about the kind of server; "" where the text has no such part.
+    """
+
+    def __init__(self, text: str, reason: str = "") -> None:
+        super().__init__(text)
+        self.reason = reason
 
 
 class Refused(AdminError):

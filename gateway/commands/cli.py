@@ -230,7 +230,8 @@ COMMANDS: Final = {
         "Create a certificate in DIRECTORY, signed by the development authority there.",
     ),
     "cluster": LazyCommand(
-        "gateway.admin.commands.cluster", "Show the brokers of a cluster, and check their health."
+        "gateway.admin.commands.cluster",
+        "Show the brokers and controllers of a cluster, and check their health.",
     ),
     "completion": LazyCommand(
         "gateway.admin.commands.completion",

@@ -5,6 +5,7 @@ correctly, and of equal candidates the one with the lowest id wins, whichever wa
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from gateway.controller.broker_set import BrokerSet
 from gateway.controller.liveness import LiveBroker, Liveness, ReplicaKey
@@ -27,6 +28,18 @@ def choose_master(
     if chosen is None and may_be_unclean:
         chosen = _choose(broker_set, liveness, broker_set.replicas, designated_id)
     return chosen
+
+
+def choose_successor(broker_set: BrokerSet, liveness: Liveness, *, may_be_unclean: bool) -> int | None:
+    """Return the id of the replica that would be master if the present master died now; None if nobody would."""
+    master_id = broker_set.master_id
+    if master_id is None:
+        return choose_master(broker_set, liveness, None, may_be_unclean=may_be_unclean)
+    others = {
+        broker_id: replica for broker_id, replica in broker_set.replicas.items() if broker_id != master_id
+    }
+    without_master = replace(broker_set, replicas=others, master_id=None)
+    return choose_master(without_master, liveness, None, may_be_unclean=may_be_unclean)
 
 
 def _choose(

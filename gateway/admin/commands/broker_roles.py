@@ -1,7 +1,7 @@
 """The commands `rmq-gateway broker status`, `promote` and `demote`."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -14,6 +14,10 @@ from gateway.admin.commands.options import (
     output_options,
 )
 from toolkit.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from gateway.admin.client import AdminClient
+    from gateway.admin.replica_sets import ControlledBroker, ReplicaState
 
 
 @click.command(cls=ClusterCommand)
@@ -78,12 +82,19 @@ def promote(
     """Make a slave the master of its name.
 
     BROKER is the slave's address (host:port), or a broker name with one slave. A master that is alive hands over, and
-    nothing is lost. A slave whose master is gone takes over without it.
+    nothing is lost. A slave whose master is gone takes over without it. Under a controller, that one elects the slave,
+    which must be in sync; of a broker name it is the slave that would be elected if the master died.
     """
     from gateway.admin.broker_roles import find_replica, list_roles
     from gateway.admin.broker_roles import promote as promote_slave
+    from gateway.admin.replica_sets import choose_new_master, find_controlled_broker
 
     with connection.open() as client:
+        controlled = find_controlled_broker(client, slave)
+        if controlled is not None:
+            _refuse_options({"--role": broker_role, "--force": force}, controlled.replica_set.name)
+            _elect(client, controlled, choose_new_master(controlled), yes, output)
+            return
         address = find_replica(client, slave, () if ":" in slave else list_roles(client))
         confirm(f"Make {address} the master{' without asking the present one' if force else ''}?", yes)
         status = promote_slave(client, address, broker_role=broker_role, force=force)
@@ -96,7 +107,6 @@ def promote(
     "--id",
     "broker_id",
     type=click.IntRange(1),
-    default=1,
     help="brokerId of the new slave, not used by another broker of its name (default: 1).",
 )
 @click.option(
@@ -113,7 +123,7 @@ def promote(
 def demote(
     connection: ConnectionFlags,
     address: str,
-    broker_id: int,
+    broker_id: int | None,
     ha_master_address: str,
     force: bool,
     yes: bool,
@@ -122,13 +132,69 @@ def demote(
     """Make a master a slave, such as a former master that is back.
 
     Its log is cut after the last message that the new master has as well. What is cut is kept in damaged/ in its store.
+    Under a controller, that one elects another replica in sync; a broker that is not the master stays as it is.
     """
     from gateway.admin.broker_roles import demote as demote_master
+    from gateway.admin.replica_sets import choose_successor, find_controlled_broker
 
     with connection.open() as client:
+        controlled = find_controlled_broker(client, address)
+        if controlled is not None:
+            options = {"--id": broker_id, "--master": ha_master_address, "--force": force}
+            _refuse_options(options, controlled.replica_set.name)
+            _elect(client, controlled, choose_successor(controlled), yes, output)
+            return
         confirm(f"Make {address} a slave?", yes)
-        status = demote_master(client, address, broker_id, ha_master_address=ha_master_address, force=force)
+        status = demote_master(
+            client, address, broker_id or 1, ha_master_address=ha_master_address, force=force
+        )
     _print_change(address, status, output)
+
+
+def _refuse_options(options: Mapping[str, Any], name: str) -> None:
+    """Refuse options that make no sense under a controller."""
+    for option, value in options.items():
+        if value:
+            raise click.UsageError(f"{option}: {_UNDER_A_CONTROLLER[option].format(name=name)}")
+
+
+_UNDER_A_CONTROLLER: Final = {
+    "--role": "{name} is under a controller, whose masters wait for the replicas in sync; there is no other kind. "
+    "Leave the option out",
+    "--force": "{name} is under a controller, which elects only replicas in sync, because others lack messages. If "
+    "none of them comes back, set enableElectUncleanMaster=true at the controller; it then elects another one by "
+    "itself, and the messages that this one lacks are lost",
+    "--id": "{name} is under a controller, which chooses the ids of brokers. Leave the option out",
+    "--master": "{name} is under a controller, which tells slaves their master. Leave the option out",
+}
+
+
+def _elect(
+    client: "AdminClient",
+    controlled: "ControlledBroker",
+    replica: "ReplicaState | None",
+    yes: bool,
+    output: str,
+) -> None:
+    """Have the controller elect a replica, and print the replicas afterwards; None changes nothing."""
+    from gateway.admin.output import TableColumn, print_rows
+    from gateway.admin.replica_sets import elect
+
+    name = controlled.replica_set.name
+    master = replica or controlled.replica_set.master
+    if replica is not None and not replica.is_master:
+        confirm(f"Have the controller make {replica.address} the master of {name}?", yes)
+        elect(client, controlled, replica)
+    rows = [
+        {
+            "broker": name,
+            "id": state.broker_id,
+            "role": "master" if master is not None and state.address == master.address else "slave",
+            "address": state.address,
+        }
+        for state in controlled.replica_set.replicas
+    ]
+    print_rows(rows, [TableColumn(key, key) for key in rows[0]], output)
 
 
 def _print_change(address: str, status: Any, output: str) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.controller.broker_set import BrokerSet
-from gateway.controller.election import choose_master, key_of
+from gateway.controller.election import choose_master, choose_successor, key_of
 from gateway.controller.liveness import Heartbeat, Liveness
 
 
@@ -58,3 +58,12 @@ def test_a_replica_that_is_not_in_sync_is_chosen_only_if_that_is_allowed() -> No
     assert choose_master(broker_set, liveness, None, may_be_unclean=True) == 3
     liveness = liveness_of({1: beat(), 3: beat(9, 9)})
     assert choose_master(broker_set, liveness, None, may_be_unclean=True) == 1
+
+
+def test_the_successor_is_another_replica_than_the_master() -> None:
+    liveness = liveness_of({1: beat(9, 9), 2: beat(1, 1), 3: beat(1, 2)})
+    assert choose_successor(three_replicas(), liveness, may_be_unclean=False) == 3
+    alone = three_replicas().with_sync_set((1,))
+    assert choose_successor(alone, liveness, may_be_unclean=False) is None
+    assert choose_successor(alone, liveness, may_be_unclean=True) == 3
+    assert choose_successor(three_replicas().without_master(), liveness, may_be_unclean=False) == 1
