@@ -23,7 +23,7 @@ import trio
 from codec.constants import ResponseCode
 from gateway.config.controller import ControllerConfig
 from gateway.controller.broker_set import BrokerSet
-from gateway.controller.election import key_of
+from gateway.controller.election import choose_successor, key_of
 from gateway.controller.leadership import Leadership
 from gateway.controller.liveness import MAX_LIVE_BROKERS, Heartbeat, Liveness, ReplicaKey
 from gateway.controller.notifications import Notifications
@@ -51,6 +51,8 @@ MIN_TURN_S: Final = 0.1
 """Shortest time between two turns of that task, and of the one that holds elections: strangers choose time-outs."""
 SETS_PER_SLICE: Final = 100
 """Broker sets that are looked at before other tasks run; each has up to 64 replicas."""
+MAX_METRIC_SETS: Final = 1_000
+"""Broker names that have metrics of their own."""
 MAX_DELAY_S: Final = 1.0
 """A turn that comes later than by this means that the process was stopped, or its machine."""
 Answer = TypeVar("Answer", bound=Header)
@@ -336,10 +338,16 @@ class Controller:
 
     # -- metrics ------------------------------------------------------------------------------------------------------
 
-    def metrics(self) -> Iterator[Metric]:
-        """Yield the numbers of this controller."""
+    def metrics(self) -> Iterator[Metric | None]:
+        """Yield the numbers of this controller; None wherever other tasks may run in between."""
         leads = self.leadership.term is not None
         yield Metric("controller_leads", float(leads), "1 while this controller leads", "gauge")
+        yield Metric(
+            "controller_terms_total", self.leadership.terms, "times that this controller began to lead"
+        )
+        failing = float(self.leadership.is_failing)
+        meaning = "1 while the store of the controllers, such as etcd, cannot be used"
+        yield Metric("controller_store_failing", failing, meaning, "gauge")
         yield Metric(
             "controller_live_brokers",
             len(self.liveness.alive_keys()),
@@ -348,10 +356,7 @@ class Controller:
         )
         sets = list(self.broker_sets()) if leads else []
         yield Metric("controller_broker_sets", len(sets), "broker names; 0 unless it leads", "gauge")
-        masterless = sum(
-            broker_set.had_master and not has_live_master(broker_set, self.liveness) for broker_set in sets
-        )
-        yield Metric("controller_missing_masters", masterless, "broker names without a live master", "gauge")
+        yield from self._set_metrics(sets)
         yield Metric("controller_elections_total", self.counts.elections, "masters elected")
         yield Metric(
             "controller_unclean_elections_total",
@@ -364,3 +369,31 @@ class Controller:
             self.notifications.failed,
             "brokers that could not be told of their role",
         )
+
+    def _set_metrics(self, sets: list[BrokerSet]) -> Iterator[Metric | None]:
+        """Yield the numbers of all broker names together, and those of each up to `MAX_METRIC_SETS`."""
+        masterless = lonely = outside = 0
+        for index, broker_set in enumerate(sets):
+            if index % SETS_PER_SLICE == SETS_PER_SLICE - 1:
+                yield None
+            in_sync = self._count_live_in_sync(broker_set)
+            outside += len(broker_set.replicas) - in_sync
+            if broker_set.had_master and not has_live_master(broker_set, self.liveness):
+                masterless += 1
+            elif broker_set.had_master:
+                may_be_unclean = self.config.enable_elect_unclean_master
+                lonely += choose_successor(broker_set, self.liveness, may_be_unclean=may_be_unclean) is None
+            if index < MAX_METRIC_SETS:
+                labels = {"broker": broker_set.name}
+                meaning = "epoch of the master of a broker name; it grows with each election"
+                yield Metric("controller_master_epoch", broker_set.master_epoch, meaning, "gauge", labels)
+                meaning = "replicas of a broker name that are alive and in sync, the master included"
+                yield Metric("controller_in_sync_replicas", in_sync, meaning, "gauge", labels)
+        yield Metric("controller_missing_masters", masterless, "broker names without a live master", "gauge")
+        meaning = "broker names whose master no other replica could replace now"
+        yield Metric("controller_missing_successors", lonely, meaning, "gauge")
+        meaning = "registered replicas that are dead or not in sync"
+        yield Metric("controller_out_of_sync_replicas", outside, meaning, "gauge")
+
+    def _count_live_in_sync(self, broker_set: BrokerSet) -> int:
+        return sum(self.liveness.is_alive(key_of(broker_set, broker_id)) for broker_id in broker_set.sync_set)

@@ -60,6 +60,11 @@ class Leadership:
         """The leading controller, as far as this one knows."""
         return self._member if self.term is not None else self._other
 
+    @property
+    def is_failing(self) -> bool:
+        """True if the store could not be used the last time."""
+        return self._is_failing
+
     def give_up(self, reason: str) -> None:
         """End the term, because what is stored may not be what is in memory. Another one begins soon."""
         if self._term is not None:

@@ -237,12 +237,27 @@ def test_metrics_count_what_happens() -> None:
         await client.ask(apply_id(1))
         await client.ask(heartbeat(1))
         await client.ask(ControllerElectMaster(cluster_name="C", broker_name="a", broker_id=1))
-        values = {metric.name: metric.value for metric in service.controller.metrics()}
-        assert values["controller_leads"] == 1
+        values = {metric.name: metric.value for metric in service.controller.metrics() if metric}
+        assert (values["controller_leads"], values["controller_terms_total"]) == (1, 1)
+        assert values["controller_store_failing"] == 0
         assert values["controller_live_brokers"] == 1
         assert values["controller_broker_sets"] == 1
         assert values["controller_elections_total"] == 1
         assert values["controller_missing_masters"] == 0
+        assert values["controller_missing_successors"] == 1
+        assert values["controller_out_of_sync_replicas"] == 0
+        await client.ask(apply_id(2))
+        values = {metric.name: metric.value for metric in service.controller.metrics() if metric}
+        assert values["controller_out_of_sync_replicas"] == 1
+        of_names = {
+            metric.name: (metric.value, metric.labels)
+            for metric in service.controller.metrics()
+            if metric and metric.labels
+        }
+        assert of_names == {
+            "controller_master_epoch": (1, {"broker": "a"}),
+            "controller_in_sync_replicas": (1, {"broker": "a"}),
+        }
 
     play(story)
 

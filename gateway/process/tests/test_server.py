@@ -40,7 +40,15 @@ def process(monkeypatch):
 
 
 def config(
-    tmp_path, *, memory=True, brokers=1, namesrv=0, http_port=-1, metrics_export=NO_EXPORT, **settings
+    tmp_path,
+    *,
+    memory=True,
+    brokers=1,
+    namesrv=0,
+    http_port=-1,
+    metrics_export=NO_EXPORT,
+    controller=None,
+    **settings,
 ):
     return ServeConfig(
         process=ProcessConfig(
@@ -56,6 +64,7 @@ def config(
             )
             for number in range(brokers)
         ),
+        controller=controller,
     )  # fmt: skip
 
 
