@@ -274,15 +274,57 @@ def find_container(name: str) -> Container:
     return Container(found)
 
 
-def test_kubernetes_file_is_valid_and_runs_the_image_without_rights() -> None:
-    """It is compared with the schemas of the API; a cluster is not at hand."""
+def kubernetes_documents(name: str) -> list[dict[str, Any]]:
+    """Return the documents of a file that are valid by the schemas of the API; a cluster is not at hand."""
     schemas = pytest.importorskip("kubernetes_validate")
-    documents = list(yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text()))
+    documents = list(yaml.safe_load_all((DEPLOY / name).read_text()))
     for each in documents:
         schemas.validate(each, KUBERNETES_VERSION, strict=True)
-    (pod,) = [each["spec"]["template"]["spec"] for each in documents if each["kind"] == "StatefulSet"]
+    return documents
+
+
+def stateful_sets(documents: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {each["metadata"]["name"]: each["spec"] for each in documents if each["kind"] == "StatefulSet"}
+
+
+def test_kubernetes_file_is_valid_and_runs_the_image_without_rights() -> None:
+    (spec,) = stateful_sets(kubernetes_documents("kubernetes.yaml")).values()
+    pod = spec["template"]["spec"]
     (container,) = pod["containers"]
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
     assert container["readinessProbe"]["exec"]["command"] == ["python3", "-m", "gateway.process.health_probe"]
     assert container["volumeMounts"] == [{"name": "data", "mountPath": "/data"}]
+
+
+def test_kubernetes_file_of_three_machines_is_valid_and_spreads_replicas() -> None:
+    documents = kubernetes_documents("kubernetes-ha.yaml")
+    sets = stateful_sets(documents)
+    assert set(sets) == {"etcd", "rocketmq"}
+    budgets = {each["metadata"]["name"] for each in documents if each["kind"] == "PodDisruptionBudget"}
+    services = {each["metadata"]["name"]: each["spec"] for each in documents if each["kind"] == "Service"}
+    assert budgets == set(services) == set(sets)
+    for name, spec in sets.items():
+        pod, labels = spec["template"]["spec"], {"app": name}
+        assert (spec["replicas"], spec["podManagementPolicy"]) == (3, "Parallel")
+        assert spec["selector"]["matchLabels"] == spec["template"]["metadata"]["labels"] == labels
+        assert services[spec["serviceName"]]["selector"] == labels
+        # Pods are found by their names, before they are ready as well.
+        assert services[name]["clusterIP"] == "None"
+        assert services[name]["publishNotReadyAddresses"] is True
+        (spread,) = pod["topologySpreadConstraints"]
+        assert spread["topologyKey"] == "kubernetes.io/hostname"
+        assert spread["whenUnsatisfiable"] == "DoNotSchedule"
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        for container in pod["containers"]:
+            rights = container["securityContext"]
+            assert rights["readOnlyRootFilesystem"] is True
+            assert rights["allowPrivilegeEscalation"] is False
+            assert rights["capabilities"] == {"drop": ["ALL"]}
+            assert "readinessProbe" in container
+            (mount,) = container["volumeMounts"]
+            assert mount["mountPath"] == "/data"
+    assert [container["name"] for container in sets["rocketmq"]["template"]["spec"]["containers"]] == [
+        "namesrv",
+        "broker",
+    ]

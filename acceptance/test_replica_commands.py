@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from acceptance.controllers import ControlledBroker, OfficialController, free_port
 from acceptance.test_cluster import available, namesrv_alone
 from compat_tests.clients.typed import connect
 from compat_tests.server import eventually
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
 from remoting.requests.namesrv import GetBrokerClusterInfo
+from tools.official_controllers import ControlledBroker, OfficialController, free_port
 from tools.processes import Gateway, environment
 
 pytestmark = pytest.mark.both_servers

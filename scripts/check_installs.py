@@ -185,7 +185,9 @@ def check_documents(environment: Environment) -> None:
     for example in (
         "conf/broker.conf",
         "deploy/container/Dockerfile",
+        "deploy/compose-ha.yaml",
         "deploy/compose.yaml",
+        "deploy/kubernetes-ha.yaml",
         "deploy/kubernetes.yaml",
         "deploy/rmq-gateway.service",
     ):

@@ -23,7 +23,7 @@ cp -r "$environment" "$root$(dirname "$environment")"
 # Parts that no server uses, some of which need large libraries.
 cd "$root$library"
 rm -rf ensurepip idlelib lib2to3 pydoc_data test tkinter turtledemo unittest/test config-*
-rm -f lib-dynload/_sqlite3.* lib-dynload/_curses*.* lib-dynload/readline.* lib-dynload/_tkinter.* lib-dynload/_dbm.*
+rm -f lib-dynload/_curses*.* lib-dynload/readline.* lib-dynload/_tkinter.* lib-dynload/_dbm.*
 find "$root$library" "$root$environment" -depth -type d \( -name tests -o -name _tests -o -name __pycache__ \) -exec rm -rf {} +
 
 # Shared libraries of everything collected, and the loader.
