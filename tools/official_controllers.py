@@ -1,4 +1,4 @@
-"""Official controllers, and official brokers in controller mode, as processes for cases about controllers."""
+"""Official controllers, brokers in controller mode, and a namesrv, as processes for cases about controllers."""
 
 import socket
 import time
@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from compat_tests.clients.typed import connect
-from compat_tests.endpoints.official import QUICK_START, OfficialEndpoint
+from compat_tests.endpoints.official import NAMESRV_HEAP, QUICK_START, OfficialEndpoint
 from compat_tests.endpoints.ports import find_server_ports
 from compat_tests.endpoints.process import ChildProcess
 from compat_tests.jars import fetch_jars, java_command
@@ -70,6 +70,34 @@ def launch_controller(
     )
 
 
+def launch_namesrv(directory: Path, host: str, port: int) -> ChildProcess:
+    """Start an official namesrv, and return when its port is open."""
+    fetch_jars("server-5.4")
+    home = directory / "home"
+    home.mkdir(parents=True, exist_ok=True)
+    conf = directory / "namesrv.conf"
+    lines = {"listenPort": port, "bindAddress": "0.0.0.0", "kvConfigPath": directory / "kvConfig.json"}
+    conf.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+    command = java_command(
+        "server-5.4",
+        "org.apache.rocketmq.namesrv.NamesrvStartup",
+        home,
+        heap=f"{NAMESRV_HEAP} {QUICK_START}",
+        log=directory / "namesrv-java.log",
+    )
+    output = directory / "namesrv-output.log"
+    child = ChildProcess("namesrv", [*command, "-c", str(conf)], output, {"ROCKETMQ_HOME": str(home)})
+    eventually(lambda: is_open(host, port), START_TIMEOUT_S)
+    return child
+
+
+def is_open(host: str, port: int) -> bool:
+    """Tell whether a port accepts connections."""
+    with closing(socket.socket()) as sock:
+        sock.settimeout(1)
+        return sock.connect_ex((host, port)) == 0
+
+
 class OfficialController:
     """One official controller, with DLedger, that leads itself."""
 
@@ -118,10 +146,8 @@ class GroupMember(OfficialEndpoint):
         self.start_children()
         end = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < end:
-            with closing(socket.socket()) as sock:
-                sock.settimeout(1)
-                if sock.connect_ex((self.host, self.broker_port)) == 0:
-                    return
+            if is_open(self.host, self.broker_port):
+                return
             if self.children[-1].exit_code() is not None:
                 break
             time.sleep(0.1)

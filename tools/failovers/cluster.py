@@ -18,7 +18,7 @@ from remoting.bodies.ha import ReplicasInfo
 from remoting.requests.controller import ControllerGetMetadataInfo, ControllerGetSyncStateData
 from tools.etcd_members import EtcdMembers
 from tools.failovers.network import CLIENTS, Machines
-from tools.official_controllers import ControlledBroker, launch_controller, leads
+from tools.official_controllers import ControlledBroker, launch_controller, launch_namesrv, leads
 from tools.pairings.members import BROKER, FAILURES, FILE_BYTES, OFFICIAL, OURS, BrokerKind, log_end
 from tools.processes import Gateway
 
@@ -266,7 +266,7 @@ def _names_leader(address: str) -> bool:
 
 
 class Cluster:
-    """A namesrv, controllers of a kind, and a group of three brokers."""
+    """A namesrv, controllers of a kind, and a group of three brokers. The namesrv is official if all the others are."""
 
     def __init__(
         self,
@@ -279,9 +279,12 @@ class Cluster:
     ) -> None:
         self.machines, self._directory = machines, directory
         port = find_ports(1)[0]
-        namesrv = ("--port", str(port), "--host", "0.0.0.0")
-        stack.enter_context(Gateway(directory / "n", *namesrv, command="namesrv"))
         self.namesrv = f"{machines.host(CLIENTS)}:{port}"
+        if kind.is_ours or OURS in group:
+            namesrv = ("--port", str(port), "--host", "0.0.0.0")
+            stack.enter_context(Gateway(directory / "n", *namesrv, command="namesrv"))
+        else:
+            stack.callback(launch_namesrv(directory / "n", machines.host(CLIENTS), port).kill)
         self.controllers = Controllers(kind, machines, directory, stack)
         lines = {
             **SETTINGS,

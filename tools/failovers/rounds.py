@@ -76,7 +76,8 @@ class Rounds:
         self.cluster = Cluster(BROKER_GROUPS[brokers], kind, machines, directory, stack, settings)
         self.cluster.start()
         self.traffic = Traffic(self.cluster, tuple(clients), stack)
-        self._first_epoch, self._tracebacks = self._epoch(), 0
+        self._first_epoch = self._epoch()
+        self._counts: dict[str, int] = {}
 
     def _epoch(self) -> int:
         return int(eventually(lambda: self.cluster.controllers.replicas().master_epoch, 60))
@@ -139,18 +140,19 @@ class Rounds:
             problems.append(difference)
         history, messages = self.traffic.history, self.traffic.messages
         contents = read_topic(self.cluster.master().address)
-        problems += [f"{count} {law}" for law, count in history.judge(contents).faults.items()]
-        if vanished := messages.count_vanished(contents):
-            problems.append(f"{vanished} read and gone")
-        if messages.conflicts:
-            problems.append(f"{messages.conflicts} offsets read with two messages")
         changes, elections = count_master_changes(history.accepted()), self._epoch() - self._first_epoch
-        if changes > elections:
-            problems.append(f"{changes} changes of the accepting broker in {elections} elections")
-        tracebacks = self.cluster.count_tracebacks()
-        if tracebacks > self._tracebacks:
-            problems.append(f"{tracebacks - self._tracebacks} tracebacks in logs of ours")
-            self._tracebacks = tracebacks
+        counts = {
+            **history.judge(contents).faults,
+            "read and gone": messages.count_vanished(contents),
+            "offsets read with two messages": messages.conflicts,
+            "changes of the accepting broker without an election": max(0, changes - elections),
+            "tracebacks in logs of ours": self.cluster.count_tracebacks(),
+        }
+        # What is lost in one round is lost in all that follow.
+        for law, count in counts.items():
+            if count > self._counts.get(law, 0):
+                problems.append(f"{count - self._counts.get(law, 0)} {law}")
+                self._counts[law] = count
         return problems
 
 
