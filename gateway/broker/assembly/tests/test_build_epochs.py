@@ -36,7 +36,7 @@ def builder(files: CrashFiles) -> BrokerBuilder:
 
 def epochs_of(broker: Broker) -> list[tuple[int, int]]:
     assert broker.replication.epochs is not None
-    return [tuple(entry) for entry in broker.replication.epochs.entries]
+    return [(entry.epoch, entry.start) for entry in broker.replication.epochs.entries]
 
 
 def store_message(broker: Broker) -> int:
