@@ -311,6 +311,11 @@ class BrokerConfig:
         return self.replication.role
 
     @property
+    def is_undecided(self) -> bool:
+        """True under a controller until that has given the broker its first role."""
+        return self.controlled is not None and self.controlled.master_epoch == 0
+
+    @property
     def replica_name(self) -> str:
         """The name of this replica for people: that of the broker, and for a slave its id as well."""
         return self.broker_name if self.broker_id == MASTER_ID else f"{self.broker_name}/{self.broker_id}"

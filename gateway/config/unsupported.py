@@ -9,10 +9,6 @@ from dataclasses import dataclass
 
 IGNORED = "is not needed here and has no effect"
 _UNUSED = """
-    brokerHeartbeatInterval
-    sendHeartbeatTimeoutMillis controllerHeartBeatTimeoutMills syncControllerMetadataPeriod
-    syncBrokerMetadataPeriod checkSyncStateSetPeriod brokerElectionPriority allAckInSyncStateSet
-    haMaxTimeSlaveNotCatchup
     maxTopicLength flushCommitLogThoroughInterval putMessageTimeout
     pullBatchMaxMessageCount flushDelayOffsetInterval
     enableRegisterProducer

@@ -9,6 +9,7 @@ import trio
 
 from gateway.auth.request_needs import NeedContext
 from gateway.broker.assembly.build import BrokerBuilder
+from gateway.broker.assembly.controlled_role import NO_ROLE, ControllerMode, undecided
 from gateway.broker.assembly.metrics import broker_metrics, native_metrics
 from gateway.broker.assembly.registration import OpenConnection, Registrar
 from gateway.broker.assembly.role_control import RoleLinks
@@ -89,10 +90,20 @@ class LocalBrokers:
                     acceptor=parts.acceptor,
                 ),
             )
-            saved_role = SavedRole(builder.files, builder.store_config(config).config_path, config)
-            config = saved_role.apply(config)
+            saved_role: SavedRole | None = None
+            if config.replication.enable_controller_mode:
+                config = undecided(config)
+            else:
+                saved_role = SavedRole(builder.files, builder.store_config(config).config_path, config)
+                config = saved_role.apply(config)
             broker = builder.build(config)
             opened.pop_all()
+        mode: ControllerMode | None = None
+        if config.controlled is not None:
+            mode = ControllerMode(config, parts.clock, builder.files, builder.store_config(config).root)
+        role_links = RoleLinks(
+            self._dial_namesrv, parts.access.sign, saved_role, None if mode is None else mode.hints
+        )
         # The parts of a broker may be replaced, so each check asks for the present ones.
         context = NeedContext(
             config.broker_cluster_name,
@@ -119,7 +130,8 @@ class LocalBrokers:
             parts.connection_type,
             builder,
             ha_listeners,
-            RoleLinks(self._dial_namesrv, parts.access.sign, saved_role),
+            role_links,
+            None if mode is None else mode.lease,
         )
         registrar = Registrar(
             broker,
@@ -131,8 +143,12 @@ class LocalBrokers:
             on_name_taken=service.note_other_master,
         )
         service.add_user(registrar)
-        await registrar.look_for_other_master()
-        registrar.register_locally()
+        if mode is None:
+            await registrar.look_for_other_master()
+            registrar.register_locally()
+        else:
+            await service.wait_for_role(NO_ROLE)
+            nursery.start_soon(mode.run, service, role_links)
         nursery.start_soon(service.run, listeners)
         nursery.start_soon(service.tasks.keep_running, "registration", registrar.run)
         self.services.append(service)

@@ -44,6 +44,7 @@ from gateway.broker.replication.in_sync import InSyncRule, requires_replicas
 from gateway.broker.replication.master_lookup import MasterLookup
 from gateway.broker.replication.members import ReplicaGroup
 from gateway.broker.replication.parts import PeerLinks, Replication, SlaveParts
+from gateway.broker.replication.sync_state import SyncStateRule, requires_sync_state
 from gateway.broker.replication.table_sync import ReplicatedParts, TableSync
 from gateway.broker.requests.pull_handler import PullHandler
 from gateway.broker.requests.retry_rules import RetryRules
@@ -144,7 +145,7 @@ class BrokerBuilder:
     def _connect(self, config: BrokerConfig, store: MessageStore) -> Broker:
         table_file = partial(self._table_file, store)
         epochs = self._open_epochs(config, store)
-        rule = _in_sync_rule(config, store)
+        rule = _in_sync_rule(config, store, epochs)
         services = _services(config, store, self._run_blocking, self._port, self._reactor, rule)
         replication = Replication(
             _ha_server(config, services, self._reactor, rule, self._ha_access, epochs),
@@ -152,6 +153,7 @@ class BrokerBuilder:
             TakeoverState(table_file("takeover.json")),
             rule,
             epochs,
+            is_controlled=config.controlled is not None,
         )
         try:
             broker = _connect_parts(
@@ -168,6 +170,8 @@ class BrokerBuilder:
         except BaseException:
             services.group_commit.close()
             raise
+        if config.controlled is not None and config.role is Role.MASTER:
+            broker.topics.begin_epoch(config.controlled.master_epoch)
         if config.role is Role.SLAVE:
             replication.slave = slave = _slave_parts(broker, self._links, self._run_blocking)
             replication.follower = slave.follower
@@ -283,12 +287,13 @@ def _connect_parts(
     takeover = replication.takeover
     takes_over = config.role is Role.MASTER and takeover.role is not StoreRole.MASTER
     was_cut = store.has_progress_of_cut
-    if config.role is Role.MASTER or was_cut:
+    # A former master that crashed may become master again, and the store is closed cleanly before that.
+    if config.role is Role.MASTER or was_cut or (config.is_undecided and takeover.role is StoreRole.MASTER):
         _limit_offsets(tables.offsets, store, is_cut_off=takes_over or was_cut)
-    if config.role is Role.SLAVE:
-        takeover.begin_following(has_messages=store.max_physical_offset > store.min_physical_offset)
-    else:
+    if config.role is Role.MASTER:
         restore_topics(tables.topics, store)
+    elif not config.is_undecided:
+        takeover.begin_following(has_messages=store.max_physical_offset > store.min_physical_offset)
     if was_cut and takeover.role is StoreRole.SLAVE:
         takeover.forget_progress()
         # What was revived or decided after the cut is undone. The master's progress replaces this soon.
@@ -374,10 +379,11 @@ def _services(
     run_blocking: RunBlocking,
     port: Callable[[], int],
     reactor: Reactor | None,
-    in_sync: InSyncRule | None,
+    in_sync: InSyncRule | SyncStateRule | None,
 ) -> MessageServices:
     commit = _group_commit(config, store, run_blocking, reactor)
-    rule = in_sync if in_sync is not None and requires_replicas(in_sync.settings) else None
+    requires = requires_replicas if config.controlled is None else requires_sync_state
+    rule = in_sync if in_sync is not None and requires(in_sync.settings) else None
     gate = AnswerGate(store, commit, flush_timeout_ms=config.store.sync_flush_timeout_ms, replication=rule)
     if rule is not None:
         rule.add_listener(gate.note_replicated)
@@ -392,9 +398,22 @@ def _services(
     )
 
 
-def _in_sync_rule(config: BrokerConfig, store: MessageStore) -> InSyncRule | None:
+def _in_sync_rule(
+    config: BrokerConfig, store: MessageStore, epochs: EpochTable | None
+) -> InSyncRule | SyncStateRule | None:
     if not config.replication.is_sync_master:
         return None
+    role = config.controlled
+    if role is not None and epochs is not None:
+        return SyncStateRule(
+            config.replication,
+            role.broker_id,
+            lambda: store.max_physical_offset,
+            role.sync_set,
+            role.sync_set_epoch,
+            epoch_start=0 if epochs.newest is None else epochs.newest.start,
+            now_s=store.clock.monotonic,
+        )
     return InSyncRule(config.replication, lambda: store.max_physical_offset)
 
 
@@ -402,7 +421,7 @@ def _ha_server(
     config: BrokerConfig,
     services: MessageServices,
     reactor: Reactor | None,
-    rule: InSyncRule | None,
+    rule: InSyncRule | SyncStateRule | None,
     access: HaAccess,
     epochs: EpochTable | None,
 ) -> HaServer:
@@ -414,7 +433,10 @@ def _ha_server(
     if epochs is not None and config.controlled is not None:
         store = services.store
         open_stream = AutoSwitchMaster(
-            store.commit_log, epochs, config.controlled.broker_id, lambda: store.max_physical_offset
+            store.commit_log,
+            epochs,
+            config.controlled.broker_id,
+            lambda: rule.confirm_offset if isinstance(rule, SyncStateRule) else store.max_physical_offset,
         ).open_stream
     return HaServer(
         config.broker_name,

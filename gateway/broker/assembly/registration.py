@@ -302,6 +302,11 @@ class Registrar:
         return self._broker.config.takes_over_name
 
     @property
+    def is_controlled(self) -> bool:
+        """True if a controller decides who the master is."""
+        return self._broker.config.controlled is not None
+
+    @property
     def is_master(self) -> bool:
         """True if the broker registers as the master of its name."""
         return self._broker.config.role is Role.MASTER
@@ -635,10 +640,10 @@ class NamesrvConnection:
     def _must_check_name(self) -> bool:
         """True at every registration of a master, because another broker may have become the master meanwhile.
 
-        The supervisor checks it itself. A slave, and a master that takes the name over, differ: one asks before its
-        first registration only, the other one after that.
+        The supervisor checks it itself, and a controller elects one master only. A slave, and a master that takes the
+        name over, differ: one asks before its first registration only, the other one after that.
         """
-        if self._name == SUPERVISOR:
+        if self._name == SUPERVISOR or self._registrar.is_controlled:
             return False
         if self._registrar.is_master:
             return not (self._is_first_registration and self._registrar.takes_over_name)

@@ -44,6 +44,7 @@ from codec.constants import MASTER_ID, ResponseCode
 from gateway.broker.assembly.saved_role import SavedRole, with_role
 from gateway.broker.replication.master_lookup import parse_address
 from gateway.broker.replication.relay import RELAY_S, Relay
+from gateway.broker.replication.replicas_manager import RoleHints
 from gateway.config.process import BrokerConfig
 from gateway.config.replication import ASYNC_MASTER, SLAVE, SYNC_MASTER, Role
 from gateway.namesrv.addresses import join_address
@@ -52,6 +53,7 @@ from remoting.errors import RemotingClosed, RemotingTimeout, RequestError, first
 from remoting.handler_table import Call, HandlerTable
 from remoting.requests.admin import GetBrokerRuntimeInfo
 from remoting.requests.groups import GetAllSubscriptionGroupConfig
+from remoting.requests.ha import NotifyBrokerRoleChanged
 from remoting.requests.offsets import GetAllConsumerOffset, GetAllDelayOffset
 from remoting.requests.pop import GetAllMessageRequestMode
 from remoting.requests.replication import (
@@ -77,7 +79,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-ROLE_REQUESTS: Final = frozenset({GetBrokerRole.code, ChangeBrokerRole.code, HandOverBroker.code})
+ROLE_REQUESTS: Final = frozenset(
+    {GetBrokerRole.code, ChangeBrokerRole.code, HandOverBroker.code, NotifyBrokerRoleChanged.code}
+)
 """Requests that are answered also while the parts are replaced, and by a fenced broker."""
 COPYING: Final = frozenset(
     request.code
@@ -112,11 +116,15 @@ FAILURES: Final = (OSError, RemotingClosed, RemotingTimeout, RequestError)
 
 @dataclass(frozen=True, slots=True)
 class RoleLinks:
-    """Ways to other brokers, how requests to them are signed, and where a role is kept; None where nothing is kept."""
+    """Ways to other brokers, how requests to them are signed, and where a role is kept; None where nothing is kept.
+
+    ``hints`` hears of notifications of controllers; None outside of controller mode.
+    """
 
     dial: Dial
     sign: Callable[[Command], None] | None = None
     saved_role: SavedRole | None = None
+    hints: RoleHints | None = None
 
 
 class RoleOrder:
@@ -238,10 +246,24 @@ class RoleControl:
                 for replica in server.replicas
             ]
 
+    def _refuse_under_controller(self) -> None:
+        config = self._service.broker.config
+        if config.controlled is not None:
+            raise _refused(
+                f"a controller chooses the master of {config.broker_name}: use rmq-gateway broker promote, which asks "
+                "it"
+            )
+
+    def note_notification(self) -> None:
+        """Have the controllers asked who is master, if they decide about it."""
+        if self._links.hints is not None:
+            self._links.hints.note()
+
     # -- one broker changes --------------------------------------------------------------------------------------
 
     async def change(self, request: ChangeBrokerRole) -> None:
         """Carry out a request. Raises RequestError, or what went wrong."""
+        self._refuse_under_controller()
         check_role(request.broker_role, request.broker_id)
         if request.broker_role == SLAVE:
             await self.demote(request)
@@ -261,7 +283,7 @@ class RoleControl:
             await self._refuse_a_withdrawn_order(request)
         elif not request.force:
             await self._refuse_while_the_master_lives()
-        await self._apply_copied_progress()
+        await self._service.apply_copied_progress()
         # A former master that hands over, or that an operator gave up, is still registered by the id 0.
         takes_over = request.force or request.log_end is not None
         service.pass_on_to(None)
@@ -280,15 +302,6 @@ class RoleControl:
                 ResponseCode.SYSTEM_ERROR,
                 f"the log of this slave ends at {end}, and the master's at {log_end}",
             )
-
-    async def _apply_copied_progress(self) -> None:
-        """Apply the master's progress that waits for the queues; without it work of the master is repeated."""
-        slave = self._service.broker.replication.slave
-        if slave is not None and self._service.is_open:
-            try:
-                await slave.table_sync.apply_all_copied()
-            except ValueError as error:
-                log.warning("progress of the master cannot be read", extra={"reason": str(error)})
 
     async def _refuse_a_withdrawn_order(self, request: ChangeBrokerRole) -> None:
         """Ask the master whether it still hands over by this order. Raises RequestError, or one of FAILURES."""
@@ -360,6 +373,7 @@ class RoleControl:
 
     async def hand_over(self, request: HandOverBroker) -> None:
         """Have a slave take over, and follow it. Raises RequestError, or one of FAILURES, if this broker goes on."""
+        self._refuse_under_controller()
         service, config = self._service, self._service.broker.config
         if config.role is not Role.MASTER or not service.is_open:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"{config.broker_name} is not a master here")
@@ -528,3 +542,12 @@ async def change_role(control: RoleControl, request: ChangeBrokerRole, call: Cal
 @HandOverBroker.on(handlers)
 async def hand_over(control: RoleControl, request: HandOverBroker, call: Call) -> BrokerRoleReply:
     return await control.carry_out(call.connection, partial(control.hand_over, request))
+
+
+@NotifyBrokerRoleChanged.on(handlers)
+def notify_role_changed(control: RoleControl, request: NotifyBrokerRoleChanged) -> None:
+    """Answer with success, and ask the controllers themselves. Source: AdminBrokerProcessor.notifyBrokerRoleChanged.
+
+    Deviation: the official broker takes over what the request says, whoever sends it.
+    """
+    control.note_notification()

@@ -44,6 +44,7 @@ from gateway.broker.messages.index_builder import IndexBuilder
 from gateway.broker.processors import all_handlers
 from gateway.broker.processors.turns import run_in_slices
 from gateway.broker.replication.epochs import EpochTable
+from gateway.broker.replication.fencing import Lease, LeaseGuard
 from gateway.broker.replication.follower import Follower
 from gateway.broker.replication.parts import LogCut
 from gateway.broker.replication.relay import Relay
@@ -83,6 +84,8 @@ MAX_SLEEP_S = 5.0
 ROLE_CHANGE: Final = "change of role"
 """The name under which a failed change is shown beside background tasks."""
 NAME_OWNER: Final = "ownership of the broker name"
+CONTROLLERS: Final = "role given by controllers"
+"""The name under which a broker that has no role, or no lease, is shown beside background tasks."""
 COPYING: Final = "copying the master"
 """The name under which a slave that cannot copy is shown beside background tasks."""
 MAX_CHANGES: Final = 8
@@ -97,6 +100,10 @@ ChangeConfig = Callable[[BrokerConfig], BrokerConfig]
 
 class ReplicationTrouble(Exception):
     """A slave cannot copy its master, and that will not change by itself."""
+
+
+class NotConfirmed(Exception):
+    """No controller has given the broker a role, or confirms it."""
 
 
 class PartsReplaced(Exception):
@@ -141,7 +148,8 @@ class MasterShift:
 class BrokerService:
     """Runs one broker.
 
-    Without a ``builder`` its parts cannot be built again; without ``ha_listeners`` it has no slaves.
+    Without a ``builder`` its parts cannot be built again; without ``ha_listeners`` it has no slaves. With a ``lease``
+    a controller decides about its role.
     """
 
     def __init__(
@@ -157,8 +165,15 @@ class BrokerService:
         builder: BrokerBuilder | None = None,
         ha_listeners: Sequence[socket.socket] = (),
         role_links: RoleLinks = NO_LINKS,
+        lease: Lease | None = None,
     ) -> None:
         self.broker = broker
+        self._lease_guard = (
+            None
+            if lease is None
+            else LeaseGuard(lease, broker.config.broker_name, lambda: self.broker.config.role is Role.MASTER)
+        )
+        self._controllers_reason = ""
         self._ha_listeners = list(ha_listeners)
         self._builder = builder
         self._guard = guard
@@ -214,7 +229,7 @@ class BrokerService:
         because requests that another guard refuses do not count.
         """
         flow = broker.flow_control
-        return (
+        guards = (
             self._guard.protect,
             self._go_away.guard,
             flow.limit_waiting_time,
@@ -230,9 +245,17 @@ class BrokerService:
             flow.limit_pull_rate,
             flow.limit_send_rate,
         )
+        return guards if self._lease_guard is None else (*guards, self._lease_guard.guard)
 
     def _choose_native_sends(self, guarded: GuardedHandlers) -> None:
-        limits = self.broker.flow_control.limits_on_plain_sends(guarded.guards_of(SendMessageV2.code))
+        guards, lease_guard = guarded.guards_of(SendMessageV2.code), self._lease_guard
+        if lease_guard is None:
+            limits = self.broker.flow_control.limits_on_plain_sends(guards)
+        else:
+            limits = self.broker.flow_control.limits_on_plain_sends(
+                [guard for guard in guards if guard != lease_guard.guard]
+            )
+            limits = None if limits is None else lease_guard.limit_plain_sends(limits)
         self.native_sends.follow(self.broker, limits)
 
     @property
@@ -506,6 +529,25 @@ class BrokerService:
         else:
             log.info("this broker is the master of its name")
 
+    def note_controllers(self, reason: str) -> None:
+        """Show why no controller has given a role, or confirms it; "" if all is well."""
+        # Also when it is the same: a change of the parts settles all outcomes.
+        self.tasks.record_outcome(CONTROLLERS, NotConfirmed(reason) if reason else None)
+        if reason and reason != self._controllers_reason:
+            log.warning(
+                "role not confirmed", extra={"broker": self.broker.config.broker_name, "reason": reason}
+            )
+        self._controllers_reason = reason
+
+    async def apply_copied_progress(self) -> None:
+        """Apply the master's progress that waits for the queues, before a promotion: otherwise work is repeated."""
+        slave = self.broker.replication.slave
+        if slave is not None and self.is_open:
+            try:
+                await slave.table_sync.apply_all_copied()
+            except ValueError as error:
+                log.warning("progress of the master cannot be read", extra={"reason": str(error)})
+
     @property
     def fence_reason(self) -> str:
         """The reason for which requests are refused, "" while they are served or held."""
@@ -518,6 +560,14 @@ class BrokerService:
         self._settle_held()
         self.tasks.record_outcome(ROLE_CHANGE, RuntimeError(reason))
         log.error("broker is fenced and refuses all requests", extra={"reason": reason})
+        for user in self._users:
+            await user.leave()
+
+    async def wait_for_role(self, reason: str) -> None:
+        """Refuse requests, and stay out of the namesrvs, until the first rebuild: the broker has no role yet."""
+        self._pause.fence(f"{self.broker.config.broker_name} has no role: {reason}")
+        self._settle_held()
+        self.note_controllers(reason)
         for user in self._users:
             await user.leave()
 

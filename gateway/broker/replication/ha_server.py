@@ -41,6 +41,7 @@ from gateway.broker.replication.ha_wire import (
 from gateway.broker.replication.in_sync import InSyncRule, SlaveProgress
 from gateway.broker.replication.log_cursor import LogCursor, LogDamaged, LogExpired, LogStarts
 from gateway.broker.replication.replica import AcknowledgementRefused, Replica
+from gateway.broker.replication.sync_state import SyncStateRule
 from gateway.config.replication import ReplicationSettings
 from remoting.foreign_protocols import log_foreign, recognise
 from remoting.reactor import Reactor
@@ -149,7 +150,7 @@ class HaServer:
         broker_name: str,
         store: MessageStore,
         settings: ReplicationSettings,
-        rule: InSyncRule | None = None,
+        rule: InSyncRule | SyncStateRule | None = None,
         *,
         has_waiting_answers: Callable[[], bool] = lambda: False,
         reactor: Reactor | None = None,

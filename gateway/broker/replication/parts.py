@@ -13,6 +13,7 @@ from gateway.broker.replication.ha_server import HaServer
 from gateway.broker.replication.in_sync import InSyncRule
 from gateway.broker.replication.master_lookup import Master, MasterLookup
 from gateway.broker.replication.members import ReplicaGroup
+from gateway.broker.replication.sync_state import SyncStateRule
 from gateway.broker.replication.table_sync import TableSync
 from gateway.config.replication import ReplicationSettings
 from remoting.client import open_client
@@ -87,7 +88,7 @@ class Replication:
     server: HaServer
     group: ReplicaGroup
     takeover: TakeoverState
-    in_sync: InSyncRule | None = None
+    in_sync: InSyncRule | SyncStateRule | None = None
     epochs: EpochTable | None = None
     slave: SlaveParts | None = None
     follower: MasterFollower | None = None
@@ -108,6 +109,19 @@ class Replication:
         self.master_address = address
         if self.slave is not None:
             self.slave.lookup.set_master(master)
+
+    @property
+    def sync_state(self) -> SyncStateRule | None:
+        """The replicas in sync of a master under a controller; None at others."""
+        return self.in_sync if isinstance(self.in_sync, SyncStateRule) else None
+
+    def confirm_offset(self, log_end: int) -> int:
+        """Return the physical offset below which the log, which ends at ``log_end``, is confirmed."""
+        if self.sync_state is not None:
+            return self.sync_state.confirm_offset
+        if self.slave is not None and self.slave.follower.confirm_offset is not None:
+            return min(log_end, self.slave.follower.confirm_offset)
+        return log_end
 
     @property
     def lacks_master(self) -> bool:

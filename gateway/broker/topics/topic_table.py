@@ -381,6 +381,12 @@ class TopicTable(SettingsTable):
         if auto_create and topic_names.DEFAULT_TOPIC not in self.table:
             self._store_configs([_default_topic(default_queues)])
 
+    def begin_epoch(self, epoch: int) -> None:
+        """Count the epoch of a master in the version: namesrvs ignore a former master with a lower one."""
+        if self.version.state_version != epoch:
+            self.version.state_version = epoch
+            self._commit_change(TopicChange())
+
     def bump_version(self) -> None:
         """Count a change that no topic shows, such as the broker's permission, so that namesrvs are updated."""
         self._commit_change(TopicChange())

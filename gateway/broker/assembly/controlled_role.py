@@ -1,0 +1,219 @@
+"""Carries out the roles that controllers give a broker: `ControlledBroker` of `replicas_manager.py` for a service.
+
+`ControllerMode` builds and runs all that a broker under controllers has besides its service. A new role replaces the
+parts of the broker (`BrokerService.rebuild`); an election that changes nothing here but the epoch, or that gives a
+slave another master, does not. A master registers under the id 0, a slave under its id at the controller, as official
+ones do.
+
+The controller says where the master answers requests. The master itself says where its HA port is (906), as soon as
+it is master. In the official broker a slave learns that from a namesrv, up to 30 s later.
+"""
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from codec.constants import MASTER_ID
+from gateway.broker.assembly.namesrv_lookup import resolve_host
+from gateway.broker.assembly.role_control import FAILURES, PROBE_TIMEOUT_S, RoleLinks
+from gateway.broker.assembly.saved_role import with_role
+from gateway.broker.replication.broker_identity import BrokerIdentity, IdentityFiles
+from gateway.broker.replication.controller_links import ControllerLinks
+from gateway.broker.replication.fencing import Lease, clock_with_suspension
+from gateway.broker.replication.follower import NO_CONNECTION
+from gateway.broker.replication.master_lookup import Master, parse_address
+from gateway.broker.replication.relay import RELAY_S, Relay
+from gateway.broker.replication.replicas_manager import (
+    LogState,
+    ReplicasManager,
+    RoleHints,
+    SyncReports,
+)
+from gateway.broker.waiting.wake_signal import WakeSignal
+from gateway.config.process import BrokerConfig
+from gateway.config.replication import SLAVE, SYNC_MASTER, UNDECIDED_ID, ControlledRole, Role
+from remoting.errors import first_leaf
+from remoting.requests.ha import ExchangeBrokerHaInfo
+from storage.clock import Clock
+
+if TYPE_CHECKING:
+    from gateway.broker.assembly.service import BrokerService
+
+log = logging.getLogger(__name__)
+
+NO_ROLE: Final = "it waits for its controllers to give it a role"
+LOOK_INTERVAL_S: Final = 1.0
+"""Time between two looks at whether the master's HA port is known and reached."""
+RETRY_S: Final = 0.1
+"""Time between two questions to a master that does not know yet that it is one."""
+
+
+def undecided(config: BrokerConfig) -> BrokerConfig:
+    """Return the configuration of a broker that has got no role from its controllers yet: a slave of nobody."""
+    config = with_role(config, SLAVE, UNDECIDED_ID, ha_master_address="")
+    return replace(config, controlled=ControlledRole())
+
+
+class ControllerMode:
+    """The parts of a broker under controllers that its service shares with its manager, and the manager.
+
+    ``config`` is the broker's, ``files`` are those of its store in ``root``.
+    """
+
+    def __init__(self, config: BrokerConfig, clock: Clock, files: IdentityFiles, root: str) -> None:
+        timeout_s = config.replication.controller_heartbeat_timeout_ms / 1000
+        self._clock = clock
+        self._identity = BrokerIdentity(files, root, config.broker_cluster_name, config.broker_name)
+        self._settings = config.replication
+        self.lease = Lease(timeout_s, clock_with_suspension(clock))
+        self.hints = RoleHints()
+
+    async def run(self, service: "BrokerService", links: RoleLinks) -> None:
+        """Register at the controllers, and take the roles that they give, until cancelled."""
+        roles = ControlledRoles(service, links)
+        controllers = ControllerLinks(self._settings, links.dial, self.lease.now, links.sign, resolve_host)
+        manager = ReplicasManager(
+            roles,
+            controllers,
+            self._identity,
+            self.lease,
+            self.hints,
+            service.run_blocking,
+            self._clock.now_ms,
+        )
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(service.tasks.keep_running, "search for the master", roles.run)
+            nursery.start_soon(service.tasks.keep_running, "controllers", manager.run)
+
+
+class ControlledRoles:
+    """The broker of one service, as its `ReplicasManager` uses it."""
+
+    def __init__(self, service: "BrokerService", links: RoleLinks) -> None:
+        self._service = service
+        self._links = links
+        self._log_state = LogState(-1, 0, 0)
+        self._master_address = ""
+        self._has_new_master = WakeSignal()
+        self._has_relay = WakeSignal()
+        self._state = ""
+
+    # -- what the manager asks ----------------------------------------------------------------------------------------
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The present configuration."""
+        return self._service.broker.config
+
+    @property
+    def log_state(self) -> LogState:
+        """The state of the log; the last one while the store is closed."""
+        service, replication = self._service, self._service.broker.replication
+        if service.is_open:
+            end = service.broker.store.max_physical_offset
+            newest = None if replication.epochs is None else replication.epochs.newest
+            self._log_state = LogState(
+                -1 if newest is None else newest.epoch, end, replication.confirm_offset(end)
+            )
+        return self._log_state
+
+    @property
+    def sync_reports(self) -> SyncReports | None:
+        """The set of replicas in sync of the present parts; None at a slave."""
+        return self._service.broker.replication.sync_state if self._service.is_open else None
+
+    def note_state(self, reason: str) -> None:
+        """Show why the broker has no role, or stores nothing; "" if all is well."""
+        self._service.note_controllers(reason)
+
+    # -- roles --------------------------------------------------------------------------------------------------------
+
+    @property
+    def _serves(self) -> bool:
+        """True while there are parts that have a role."""
+        return self._service.is_open and not self._service.fence_reason
+
+    async def lead(self, role: ControlledRole) -> None:
+        """Become the master, or go on as master in a newer epoch. Raises what went wrong."""
+        service = self._service
+        service.pass_on_to(None)
+        if self._serves and self.config.role is Role.MASTER:
+            self._go_on_leading(role)
+            return
+        await service.apply_copied_progress()
+        await service.rebuild(
+            lambda config: replace(
+                with_role(config, SYNC_MASTER, MASTER_ID, ha_master_address=""), controlled=role
+            ),
+            needed=True,
+        )
+
+    def _go_on_leading(self, role: ControlledRole) -> None:
+        """Begin another epoch with the same parts: nobody else was master in between."""
+        broker = self._service.broker
+        if broker.replication.epochs is not None:
+            broker.replication.epochs.append(role.master_epoch, broker.store.max_physical_offset)
+        if broker.replication.sync_state is not None:
+            broker.replication.sync_state.accepted(role.sync_set, role.sync_set_epoch)
+        broker.config = replace(broker.config, controlled=role)
+        broker.topics.begin_epoch(role.master_epoch)
+
+    async def follow(self, role: ControlledRole, master_address: str) -> None:
+        """Become a slave of a master, or go on as slave with it. Raises what went wrong."""
+        config = self.config
+        self._master_address = master_address
+        if config.role is Role.MASTER and self._serves:
+            # Producers learn of the new master within 30 s, and would report errors until then.
+            address = parse_address(master_address)
+            self._service.pass_on_to(Relay(address, self._links.dial, trio.current_time() + RELAY_S))
+            self._has_relay.set()
+        if not (self._serves and config.role is Role.SLAVE and config.broker_id == role.broker_id):
+            await self._service.rebuild(
+                lambda config: replace(
+                    with_role(config, SLAVE, role.broker_id, ha_master_address=""), controlled=role
+                ),
+                needed=True,
+            )
+        self._service.broker.replication.follow_master(None, master_address)
+        self._has_new_master.set()
+
+    # -- where the master is ------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Find the HA port of each master, and pass requests on to it, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._find_master)
+            while True:
+                self._has_relay.clear()
+                relay = self._service.relay
+                if relay is not None and relay.begin():
+                    nursery.start_soon(relay.run)
+                await self._has_relay.wait(LOOK_INTERVAL_S)
+
+    async def _find_master(self) -> None:
+        while True:
+            self._has_new_master.clear()
+            slave = self._service.broker.replication.slave if self._serves else None
+            if slave is None or not self._master_address:
+                await self._has_new_master.wait(LOOK_INTERVAL_S)
+                continue
+            # One that is not connected may have an old address: the master may use another port since its start.
+            if slave.lookup.master is None or slave.follower.state == NO_CONNECTION:
+                await self._ask_master(self._master_address)
+            await self._has_new_master.wait(RETRY_S if slave.lookup.master is None else LOOK_INTERVAL_S)
+
+    async def _ask_master(self, address: str) -> None:
+        """Ask the master for its HA address, and follow it there. One that is not master yet names none."""
+        try:
+            with trio.move_on_after(PROBE_TIMEOUT_S):
+                async with self._links.dial(*parse_address(address)) as connection:
+                    answer = await connection.ask(ExchangeBrokerHaInfo(), PROBE_TIMEOUT_S, self._links.sign)
+                    ha_address = answer.master_ha_address
+                    if ha_address and address == self._master_address:
+                        master = Master(parse_address(ha_address), parse_address(address))
+                        self._service.broker.replication.follow_master(master, address)
+        except* (ValueError, *FAILURES) as problems:
+            extra = {"master": address, "reason": str(first_leaf(problems))}
+            log.debug("HA port of the master not known", extra=extra)
