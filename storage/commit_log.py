@@ -23,6 +23,7 @@ Appending takes these steps. Each can fail only before anything visible has chan
 
 import logging
 from collections.abc import Callable
+from typing import Final
 
 from codec.constants import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from codec.message import MIN_MESSAGE_BYTES
@@ -32,6 +33,9 @@ from storage.files import Files, MappedFile
 from storage.layout import BLANK_BYTES, LONG, PHYSICAL_OFFSET_AT, START, mapped_file_name
 
 log = logging.getLogger(__name__)
+
+NO_LIMIT: Final = 1 << 62
+"""A physical offset after every message."""
 
 
 def store_timestamp_of(message: memoryview) -> int:
@@ -46,9 +50,9 @@ class CommitLog:
     ``base`` is the physical offset of the written file's first byte, ``position`` the end of the messages in it, and
     ``first_base`` the physical offset of the oldest file. ``buffer`` is the written file's memory. Up to ``limit``
     disk space is reserved, and a blank marker fits after it. Up to ``durable_offset`` the log is on the disk.
-    Messages below ``queued_until`` have their queue entries: a checkpoint in another thread must not cover one whose
-    entry is still being written, so it takes this for its confirm offset. A replica's log may be longer than that:
-    ``received_until`` is its end, for flushes (`storage.replica_log`).
+    Up to ``queued_until`` the log has whole messages that have got their places in queues. It is one field, written
+    last, because flushes and checkpoints in other threads read it. Where entries are built later, from the log
+    (`storage.log_dispatch`), ``dispatched_until`` is how far that has come; otherwise it is `NO_LIMIT`.
     ``after_roll`` is called each time writing moves to a new file; the store removes old files there when it
     keeps a bounded number of bytes.
     """
@@ -62,13 +66,13 @@ class CommitLog:
         "base",
         "buffer",
         "directory",
+        "dispatched_until",
         "durable_offset",
         "file_bytes",
         "first_base",
         "limit",
         "position",
         "queued_until",
-        "received_until",
         "reserved",
     )
 
@@ -94,13 +98,18 @@ class CommitLog:
         self.reserved = 0
         self.durable_offset = 0
         self.queued_until = 0
-        self.received_until = 0
+        self.dispatched_until = NO_LIMIT
         self.buffer: Buffer = bytearray()
 
     @property
     def max_offset(self) -> int:
         """The physical offset one past the last byte."""
         return self.base + self.position
+
+    @property
+    def readable_until(self) -> int:
+        """The physical offset below which all messages have their queue entries. A checkpoint covers no more."""
+        return min(self.queued_until, self.dispatched_until)
 
     def path(self, base: int) -> str:
         """Return the path of the file that starts at a physical offset."""
@@ -126,6 +135,8 @@ class CommitLog:
         self.reserved = self.position
         self.limit = 0
         self.durable_offset = self.queued_until = end
+        if self.dispatched_until != NO_LIMIT:
+            self.dispatched_until = end
 
     def mapped_file(self, base: int) -> MappedFile:
         """Return the file that starts at ``base``, opened on first use."""
@@ -191,8 +202,7 @@ class CommitLog:
     def copy_end_of_file(self, blank: memoryview) -> None:
         """End the written file with another broker's blank marker and the bytes after it, and continue in the next.
 
-        Entries of queues may still be missing, so ``queued_until`` stays. Raises StoreFull, FlushFailed; then nothing
-        has changed.
+        ``queued_until`` stays, which the caller moves. Raises StoreFull, FlushFailed; then nothing has changed.
         """
         self._check_failure()
         self._end_file(blank, 0)
@@ -273,7 +283,7 @@ class CommitLog:
         May run in one thread while another thread appends.
         """
         # One field instead of base and position: another thread could start a new file between reading the two.
-        target = max(self.queued_until, self.received_until)
+        target = self.queued_until
         start = max(self.durable_offset, self.first_base)
         base = self.base_of(start)
         if target > start:

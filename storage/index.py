@@ -346,7 +346,7 @@ class MessageIndex:
 
     def _note_indexed_time(self) -> None:
         """Set ``indexed_until_ms``, unless the next message cannot be read, as at the end of a log file."""
-        if self.next_offset >= self._log.max_offset:
+        if self.next_offset >= self._log.readable_until:
             self.indexed_until_ms = self._clock.now_ms() - 1
             return
         message = self._log.select(self.next_offset, MIN_MESSAGE_BYTES)
@@ -408,8 +408,8 @@ class MessageIndex:
 
     @property
     def unindexed_bytes(self) -> int:
-        """Bytes of the log that are not indexed yet."""
-        return self._log.max_offset - self.next_offset
+        """Bytes of the log that can be indexed and are not yet: only messages with queue entries can."""
+        return max(0, self._log.readable_until - self.next_offset)
 
     def index_messages(self, limit_messages: int, cost_in_python: int = 1) -> int:
         """Index at most ``limit_messages`` from where the last call stopped; return the number of messages read.
@@ -423,7 +423,7 @@ class MessageIndex:
         try:
             if self.files and self.files[-1].end_offset == self.next_offset:
                 indexed = self._index_rest_of_message(touched)
-            while indexed < limit_messages and self.next_offset < self._log.max_offset:
+            while indexed < limit_messages and self.next_offset < self._log.readable_until:
                 indexed += self._index_common_messages(limit_messages - indexed, cost_in_python, touched)
                 if indexed < limit_messages:
                     step = self._index_any_message(touched)
@@ -458,7 +458,7 @@ class MessageIndex:
         """Index consecutive messages of the common layout in one log file; return how many there were."""
         log, offset = self._log, self.next_offset
         base = log.base_of(offset)
-        end = min(log.file_bytes, log.max_offset - base)
+        end = min(log.file_bytes, log.readable_until - base)
         view = log.mapped_file(base).view
         position, indexed = offset - base, 0
         while indexed < limit:
@@ -496,7 +496,7 @@ class MessageIndex:
         """Index the next message, whatever its layout, across a file's end if need be; return 0 at the end of the
         log.
         """
-        for item in scan_log(self._log, self.next_offset, self._log.max_offset, check_crc=False):
+        for item in scan_log(self._log, self.next_offset, self._log.readable_until, check_crc=False):
             if isinstance(item, ScanEnd):
                 if item.reason:
                     raise self._log.corruption_error(item.physical_offset, item.reason)

@@ -11,9 +11,8 @@ separate steps, so that the slave can acknowledge what it has copied before it h
    `commit_log`, the first eight bytes are stored last: a process killed in between leaves a size of zero, which ends
    the log. The unfinished message at the end of the piece stays in memory (*tail*) until its rest comes. A blank marker
    is copied with all that follows it in its file, and the log continues in the next file.
-2. `ReplicaLog.dispatch` reads from `CommitLog.queued_until` on and appends queue entries, at most so many at a time.
-   A message is readable from then on. `CommitLog.queued_until` stays the confirm offset of a checkpoint, whereas
-   `CommitLog.flush` makes all received bytes durable.
+2. `ReplicaLog.dispatch` appends the queue entries of what was copied, at most so many at a time: `log_dispatch`. A
+   message is readable from then on.
 
 Every length comes from the network. Nothing is read or written by a size before the size was checked, and the tail is
 bounded by `MAX_TAIL_BYTES`.
@@ -34,15 +33,13 @@ from zlib import crc32
 
 from codec.constants import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from codec.message import MIN_MESSAGE_BYTES
-from codec.sysflag import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_PREPARED
-from storage.commit_log import CommitLog, store_timestamp_of
-from storage.consume_queue import ConsumeQueue
+from codec.sysflag import BORN_HOST_V6, STORE_HOST_V6
+from storage.commit_log import NO_LIMIT, CommitLog
 from storage.damage import find_next_message
 from storage.errors import StoreError
-from storage.layout import BLANK_BYTES, INT, PHYSICAL_OFFSET_AT, QUEUE_ENTRY, QUEUE_ENTRY_BYTES, START
-from storage.log_scan import ScannedMessage, check_message
+from storage.layout import BLANK_BYTES, INT, PHYSICAL_OFFSET_AT, START
+from storage.log_dispatch import LogDispatch
 from storage.store import MessageStore
-from storage.tags import TAGS, tags_code_of
 
 log = logging.getLogger(__name__)
 
@@ -52,8 +49,6 @@ COMPARED_BYTES: Final = 1 << 20
 """Bytes of the log's end that `ReplicaLog.comparison` compares unless told otherwise."""
 MESSAGES_PER_TURN: Final = 2000
 """Messages that a comparison looks at before other tasks have their turn: less than a millisecond."""
-MAX_BRIDGED_HOLES: Final = 1 << 20
-"""Most missing messages of a queue for which holes are appended. After a longer gap the queue begins anew."""
 
 _START_BYTES: Final = PHYSICAL_OFFSET_AT + 8
 # Size, magic and physical offset, which are in the first 36 bytes of a message.
@@ -62,12 +57,7 @@ _START: Final = Struct(">II20xq")
 _CHECKED_HEAD: Final = Struct(">III16xqi44xi")
 _HOSTS_V6: Final = BORN_HOST_V6 | STORE_HOST_V6
 _MORE_BYTES_OF_V6: Final = 12
-# Size, magic, queue id, queue offset, physical offset, sys flag and body bytes of a message with IPv4 hosts.
-_HEAD: Final = Struct(">II4xi4xqqi44xi")
 _BODY_AT: Final = 88
-# A message with one of these flags takes the general path: other layouts, and half and rolled back messages, which have
-# no queue entry. Both have this bit of the transaction type; a committed message has not.
-_UNUSUAL: Final = BORN_HOST_V6 | STORE_HOST_V6 | TRANSACTION_PREPARED
 
 
 class ReplicaGap(StoreError):
@@ -112,23 +102,14 @@ class ReplicaLog:
         self.accepted_damage = -1
         self._store = store
         self._log = store.commit_log
-        self._dispatch = store.entry_dispatch()
+        self._dispatch = LogDispatch(store)
         self._max_bytes = min(max(MAX_TAIL_BYTES, store.config.max_message_bytes), self._log.file_bytes)
         self._tail = bytearray()
-        # Queues of which a message needs no other check than its offset, by encoded topic and queue id.
-        self._plain_queues: dict[tuple[bytes, int], ConsumeQueue] = {}
-        self._removals_seen = -1
-        self._log.received_until = self._log.max_offset
 
     @property
     def end(self) -> int:
         """The physical offset of the next byte that the master must send."""
         return self._log.max_offset + len(self._tail)
-
-    @property
-    def undispatched_bytes(self) -> int:
-        """Bytes of the log whose messages have no queue entries yet."""
-        return self._log.max_offset - self._log.queued_until
 
     def drop_tail(self) -> None:
         """Forget the unfinished message at the end, because the next connection begins before it."""
@@ -138,7 +119,6 @@ class ReplicaLog:
         """Let an empty log begin at the start of a file, durably; blocks. Raises StoreError, StoreFull, FlushFailed."""
         self._tail.clear()
         self._store.begin_log_at(physical_offset)
-        self._log.received_until = physical_offset
 
     # -- receiving --
 
@@ -153,6 +133,7 @@ class ReplicaLog:
         if offset != self.end:
             raise ReplicaGap(self.end, offset)
         position, size = 0, len(data)
+        self._dispatch.begin()
         try:
             if self._tail:
                 position = self._finish_tail(data)
@@ -162,7 +143,7 @@ class ReplicaLog:
             self._tail.clear()
             raise
         finally:
-            self._log.received_until = self._log.max_offset
+            self._log.queued_until = self._log.max_offset
         return self._log.max_offset
 
     def _finish_tail(self, data: memoryview) -> int:
@@ -275,116 +256,14 @@ class ReplicaLog:
 
     # -- dispatching --
 
-    def dispatch(self, limit: int) -> list[tuple[str, int]]:
-        """Append the queue entries of at most ``limit`` more messages; return the queues that got any.
+    @property
+    def undispatched_bytes(self) -> int:
+        """Bytes of the log whose messages have no queue entries yet."""
+        return self._dispatch.undispatched_bytes
 
-        `undispatched_bytes` says if there is more. Raises StoreFull when the disk has no room for an entry, or the
-        topic is just being deleted: entries before it are written, and the call may be repeated.
-        """
-        log = self._log
-        removals = self._store.queue_removals
-        if removals != self._removals_seen:
-            self._plain_queues.clear()
-            self._dispatch.queues.clear()
-            self._removals_seen = removals
-        grown: set[ConsumeQueue] = set()
-        while limit > 0 and (offset := log.queued_until) < log.max_offset:
-            view, base, end = log.file_containing(offset)
-            limit -= self._dispatch_common(view, base, offset - base, end - base, limit, grown)
-            if limit > 0 and (offset := log.queued_until) < end:
-                limit -= self._dispatch_any(view, base, offset - base, grown)
-        return [(queue.topic, queue.queue_id) for queue in grown]
-
-    def _dispatch_common(
-        self, view: memoryview, base: int, start: int, end: int, limit: int, grown: set[ConsumeQueue]
-    ) -> int:
-        """Append the entries of consecutive messages of common layout, each the next of its queue; return how many.
-
-        ``start`` and ``end`` are positions in the file that begins at ``base``.
-        """
-        plain_queues, unpack, pack_into = self._plain_queues, _HEAD.unpack_from, QUEUE_ENTRY.pack_into
-        position, count, last_start, size = start, 0, end - MIN_MESSAGE_BYTES, 0
-        while count < limit and position <= last_start:
-            size, magic, queue_id, queue_offset, own_offset, sys_flag, body_bytes = unpack(view, position)
-            topic_at = position + _BODY_AT + body_bytes
-            following = position + size
-            if (
-                magic != MAGIC_V1
-                or sys_flag & _UNUSUAL
-                or body_bytes < 0
-                or topic_at + 3 > following
-                or following > end
-            ):
-                break
-            # One byte of topic length, the topic, two bytes of properties length.
-            properties_at = topic_at + 3 + view[topic_at]
-            queue = plain_queues.get((bytes(view[topic_at + 1 : properties_at - 2]), queue_id))
-            if (
-                queue is None
-                or queue.next_offset != queue_offset
-                or queue.position >= queue.limit
-                or properties_at > following
-                or properties_at + (view[properties_at - 2] << 8 | view[properties_at - 1]) != following
-            ):
-                break
-            properties = bytes(view[properties_at:following])
-            tags_code = tags_code_of(properties) if TAGS in properties else 0
-            pack_into(queue.buffer, queue.position, own_offset, size, tags_code)
-            queue.position += QUEUE_ENTRY_BYTES
-            queue.next_offset = queue_offset + 1
-            queue.recently_used = True
-            grown.add(queue)
-            position = following
-            count += 1
-            last = following - size
-        if count:
-            # After the entries: a checkpoint in another thread takes it for its confirm offset.
-            self._log.queued_until = base + position
-            self._store.replicated_until_ms = store_timestamp_of(view[last:position])
-        return count
-
-    def _dispatch_any(self, view: memoryview, base: int, position: int, grown: set[ConsumeQueue]) -> int:
-        """Append the entry of one message of any layout, or step over a blank marker; return the messages taken."""
-        commit_log = self._log
-        message = check_message(view, position, base + position, check_crc=False)
-        if isinstance(message, ScannedMessage):
-            queue = self._append_entry(message)
-            if queue is not None:
-                grown.add(queue)
-            # Before the confirm offset can cover the entry that took the place of erased ones.
-            self._store.flush_queue_files_later(self._dispatch.take_changed_paths())
-            commit_log.queued_until = base + position + message.size
-            self._store.replicated_until_ms = message.store_timestamp
-            return 1
-        if message.is_blank_marker:
-            commit_log.queued_until = base + commit_log.file_bytes
-            return 0
-        # `receive` has checked the size, so the place of the next message is known.
-        extra = {"physical_offset": base + position, "reason": message.reason}
-        log.error("message is damaged, as the master sent it: it gets no queue entry", extra=extra)
-        commit_log.queued_until = base + position + START.unpack_from(view, position)[0]
-        return 1
-
-    def _append_entry(self, message: ScannedMessage) -> ConsumeQueue | None:
-        """Append one entry; return the queue that got it."""
-        dispatch = self._dispatch
-        queue = dispatch.find_queue(message) if dispatch.needs_entry(message) else None
-        if queue is None:
-            return None
-        missing = message.queue_offset - queue.next_offset
-        if missing < 0:
-            self._store.forget_queue_ends()
-        if missing > 0 and queue.expired_before < self._log.first_base:
-            queue.delete_before(self._log.first_base)
-        has_messages = queue.next_offset > queue.min_offset
-        if 0 < missing <= MAX_BRIDGED_HOLES and has_messages and not self._store.config.start_at_second_file:
-            # The master lost them to damage. They are missing in its log, so they never come: holes stand for them. At
-            # a mirror's target a queue may begin anew instead, after what the source has dropped.
-            queue.append_holes(missing, message.physical_offset - 1)
-        dispatch.append_entry(message, from_beginning=True)
-        if dispatch.has_plain_entries(message):
-            self._plain_queues[message.topic, message.queue_id] = queue
-        return queue
+    def dispatch(self, limit: int, end: int = NO_LIMIT) -> list[tuple[str, int]]:
+        """Append the queue entries of at most ``limit`` more messages, up to a physical offset; see `LogDispatch`."""
+        return self._dispatch.dispatch(limit, end)
 
     # -- comparing --
 

@@ -94,7 +94,7 @@ class Retention:
     def _delete_first_file(self) -> bool:
         if self.commit_log.first_base >= self.commit_log.base:
             return False
-        if self.commit_log.first_base + self.commit_log.file_bytes > self.commit_log.queued_until:
-            return False  # a replica's queues lag behind its log, and still lack entries of this file
+        if self.commit_log.first_base + self.commit_log.file_bytes > self.commit_log.readable_until:
+            return False  # where entries are built later, the queues may still lack some of this file
         self.commit_log.delete_first()
         return True

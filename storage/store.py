@@ -141,8 +141,8 @@ class MessageStore:
         self._flush_lock = threading.Lock()
         self._checkpoint_lock = threading.Lock()
         self._closed = False
-        # Store timestamp, in ms, of the last message of a replica that has its queue entry; None at a master.
-        self.replicated_until_ms: int | None = None
+        # Store timestamp, in ms, of the last message that has its queue entry; None where all have theirs at once.
+        self.dispatched_until_ms: int | None = None
 
     @classmethod
     def open(cls, config: StoreConfig, files: Files | None = None, clock: Clock | None = None) -> Self:
@@ -713,9 +713,9 @@ class MessageStore:
         return self.commit_log.durable_offset
 
     @property
-    def queued_until(self) -> int:
+    def readable_until(self) -> int:
         """The physical offset below which all messages have their queue entries."""
-        return self.commit_log.queued_until
+        return self.commit_log.readable_until
 
     @property
     def min_physical_offset(self) -> int:
@@ -744,12 +744,12 @@ class MessageStore:
             self.flushes.run(self._write_checkpoint)
 
     def _write_checkpoint(self) -> None:
-        # Read the time first: every message appended from here on has a later timestamp. At a replica, so has every
-        # message that the master sends after the last one, as far as its clock is not set back.
+        # Read the time first: every message appended from here on has a later timestamp. So has every message that
+        # gets its entry after the last one, as far as the clock of its master is not set back.
         until_ms = self._now_ms() - 1
-        if self.replicated_until_ms is not None:
-            until_ms = min(until_ms, self.replicated_until_ms)
-        confirm_offset = self.commit_log.queued_until
+        if self.dispatched_until_ms is not None:
+            until_ms = min(until_ms, self.dispatched_until_ms)
+        confirm_offset = self.commit_log.readable_until
         if not confirm_offset:
             # A confirm offset of 0 means that it is unknown, and would not limit what the time vouches for.
             until_ms = 0

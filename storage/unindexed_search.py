@@ -58,7 +58,7 @@ def find_unindexed(
     if not key:
         return  # the index has no empty keys either
     chunks: list[_Chunk] = []
-    for chunk in _chunks(log, first, log.max_offset):
+    for chunk in _chunks(log, first, log.readable_until):
         chunks.append(chunk)
         yield None
     hashed = index_hash(f"{topic}#{key_type}#{key}" if key_type else f"{topic}#{key}")

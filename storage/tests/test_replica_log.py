@@ -165,7 +165,7 @@ def test_messages_are_read_after_their_dispatch_and_at_most_so_many_at_a_time() 
     assert count_read(slave) == 0
     assert replica.dispatch(2) == [("a", 0)]
     assert count_read(slave) == 2
-    assert slave.commit_log.queued_until < slave.max_physical_offset
+    assert slave.commit_log.readable_until < slave.max_physical_offset
     assert replica.dispatch(10) == [("a", 0)]
     assert replica.undispatched_bytes == 0
     assert [
@@ -285,7 +285,7 @@ def test_the_checkpoint_covers_dispatched_messages_only() -> None:
     slave.write_checkpoint()
     assert (
         slave._checkpoint.confirm_offset
-        == slave.commit_log.queued_until
+        == slave.commit_log.readable_until
         == master.max_physical_offset // 10 * 4
     )
     assert slave._checkpoint.log_timestamp <= stored_ms + 3000

@@ -104,7 +104,7 @@ def _status_of_slave(
     follower = replication.follower
     if follower is None:
         return ReplicationStatus(settings, last_cut=replication.last_cut)
-    behind_bytes, newest_ms = follower.lag_bytes, store.replicated_until_ms
+    behind_bytes, newest_ms = follower.lag_bytes, store.dispatched_until_ms
     behind_ms = 0 if behind_bytes == 0 else -1
     if behind_bytes > 0 and newest_ms is not None:
         behind_ms = max(0, now_ms - newest_ms)
@@ -114,7 +114,7 @@ def _status_of_slave(
         settings,
         behind_bytes=behind_bytes,
         behind_ms=behind_ms,
-        unqueued_bytes=max(0, store.max_physical_offset - store.commit_log.queued_until),
+        unqueued_bytes=max(0, store.max_physical_offset - store.commit_log.readable_until),
         state=follower.state,
         trouble=trouble,
         last_cut=replication.last_cut,

@@ -203,7 +203,7 @@ class TableSync:
 
     def _apply_copied(self) -> None:
         # Ends of queues need more than the log: a queue must not be taken for empty that has messages in it.
-        end = self._parts.store.queued_until
+        end = self._parts.store.readable_until
         self._waiting_timers.apply_until(end)
         self._waiting_tables.apply_until(end)
 
@@ -279,11 +279,11 @@ class TableSync:
         """
         store = self._parts.store
         with trio.move_on_after(QUEUES_TIMEOUT_S):
-            while store.queued_until < store.max_physical_offset:  # noqa: ASYNC110 - nothing else waits for it
+            while store.readable_until < store.max_physical_offset:  # noqa: ASYNC110 - nothing else waits for it
                 await trio.sleep(QUEUES_POLL_S)
         self._apply_copied()
         await self._begin_empty_queues()
-        return store.queued_until >= store.max_physical_offset
+        return store.readable_until >= store.max_physical_offset
 
     async def sync_all(self, connection: Connection) -> None:
         """Copy all tables over a connection to the master. Raises one of FAILURES, ValueError."""

@@ -315,10 +315,7 @@ class TransactionChecks:
     def _index_stored_messages(self) -> Iterator[None]:
         """Index the messages stored before the start, which `_is_committed` searches. Only the first round has any."""
         store = self._store
-        while (
-            store.max_physical_offset - store.index.unindexed_bytes < self._opened_end
-            and store.build_index(INDEXED_PER_TURN)
-        ):
+        while store.index.next_offset < self._opened_end and store.build_index(INDEXED_PER_TURN):
             yield
 
     def count_open(self) -> int:

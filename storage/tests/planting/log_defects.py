@@ -87,7 +87,7 @@ LOG_DEFECTS: Final = (
         change(
             STORE,
             _CONFIRMED,
-            _CONFIRMED.replace("= confirm_offset\n", "= self.commit_log.queued_until\n"),
+            _CONFIRMED.replace("= confirm_offset\n", "= self.commit_log.readable_until\n"),
         ),
         (INTERLEAVED,),
     ),

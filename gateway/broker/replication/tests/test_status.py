@@ -98,7 +98,7 @@ def test_a_master_shows_its_slaves_and_the_age_of_what_they_lack() -> None:
 def test_a_slave_shows_how_far_it_is_behind() -> None:
     world = slave_world(lag_bytes=500)
     assert (status_of(world).behind_bytes, status_of(world).behind_ms) == (500, -1)
-    world.broker.store.replicated_until_ms = world.clock.now_ms() - 3000
+    world.broker.store.dispatched_until_ms = world.clock.now_ms() - 3000
     assert (status_of(world).behind_bytes, status_of(world).behind_ms) == (500, 3000)
     info = runtime_info(world)
     assert (info["brokerRole"], info["slaveState"]) == ("SLAVE", "copying")

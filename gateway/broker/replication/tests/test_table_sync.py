@@ -417,11 +417,11 @@ async def test_after_a_slow_copy_the_next_one_does_not_wait_for_minutes(cluster:
     assert "t" in pair.slave.topics
 
 
-def copy_log(pair: Pair) -> None:
-    """Copy the master's log, which no follower does here."""
+def copy_log(pair: Pair, until: int = 1 << 62) -> None:
+    """Copy the master's log up to a physical offset, which no follower does here."""
     source, replica = pair.master.store.commit_log, ReplicaLog(pair.slave.store)
     view, base, end = source.file_containing(replica.end)
-    replica.receive(replica.end, view[replica.end - base : end - base])
+    replica.receive(replica.end, view[replica.end - base : min(end, until) - base])
     while replica.undispatched_bytes:
         replica.dispatch(100)
 
@@ -459,7 +459,7 @@ async def test_a_slave_that_is_always_late_takes_over_older_progress(cluster: Cl
     await client.ask(message())
     pair.master.delay_service.offsets |= {1: 8}
     await pair.copy()
-    pair.slave.store.append_preserving_offsets("orders", 0, 0, whole_message(pair, 0))
+    copy_log(pair, until=pair.master.store.physical_offset_at("orders", 0, 1))
     await trio.sleep(1)
     assert pair.slave.delay_service.offsets == {1: 7}
 

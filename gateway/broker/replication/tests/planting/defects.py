@@ -121,9 +121,9 @@ REPLICATION_DEFECTS: Final = Catalogue(
             "queue-entries-of-the-last-slice-forgotten",
             Law.SAME_QUEUES,
             change(
-                "storage/replica_log.py",
-                "            commit_log.queued_until = base + commit_log.file_bytes\n",
-                "            commit_log.queued_until = commit_log.max_offset\n",
+                "storage/log_dispatch.py",
+                "            commit_log.dispatched_until = base + commit_log.file_bytes\n",
+                "            commit_log.dispatched_until = commit_log.max_offset\n",
             ),
             SIMULATION,
         ),

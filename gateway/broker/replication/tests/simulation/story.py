@@ -277,7 +277,7 @@ class Story:
         names = names_of(master)
         for slave in self.operator.slaves:
             store = slave.open_store
-            if slave.log_end != master.log_end or store.queued_until != slave.log_end:
+            if slave.log_end != master.log_end or store.readable_until != slave.log_end:
                 return f"{slave.name} has the log up to {slave.log_end} of {master.log_end}"
             if names_of(slave) != names:
                 return f"the names at {slave.name} are not the master's: {names_of(slave) ^ names}"
