@@ -20,7 +20,7 @@ from gateway.broker.replication.auto_switch_wire import (
     encode_slave_hello,
 )
 from gateway.broker.replication.epochs import EpochStart, EpochTable
-from gateway.broker.replication.ha_access import HaAccess, encode_preface
+from gateway.broker.replication.ha_access import READER_PREFACE, HaAccess, encode_preface
 from gateway.broker.replication.ha_server import HaServer
 from gateway.broker.replication.ha_wire import encode_report as encode_default_report
 from gateway.broker.replication.tests.fake_slave import FakeSlave, real_time
@@ -396,6 +396,22 @@ async def test_the_handshake_must_fit_the_ticket(caplog: pytest.LogCaptureFixtur
     texts = reasons(caplog)
     assert "broker 3 with the ticket of broker 2" in texts[0]
     assert "no valid ticket" in texts[1]
+
+
+@real_time
+async def test_a_reader_gets_the_log_in_the_words_of_the_default() -> None:
+    """`store repair --from` reads so from any replica."""
+    async with running() as world:
+        end = world.master.append(30)
+        stream = await trio.open_tcp_stream(*world.master.listener.getsockname()[:2])
+        async with stream:
+            reader = FakeSlave(stream)
+            ticket = world.master.server.access.issue_ticket()
+            await stream.send_all(encode_preface(ticket, READER_PREFACE))
+            await reader.report(0)
+            await reader.read_until(end)
+            assert reader.log == world.master.bytes()
+            assert world.master.server.replicas == []
 
 
 @real_time
