@@ -383,6 +383,27 @@ def controller(**options: Any) -> None:
 
 @main.command()
 @click.option(
+    "-n",
+    "--namesrv",
+    "namesrv_addr",
+    metavar="HOST:PORT[;HOST:PORT]",
+    help="Addresses of the namesrvs of the cluster.",
+)
+@click.option(
+    "--port",
+    "--grpc-port",
+    "grpc_port",
+    metavar="PORT",
+    help="Port of the gRPC protocol (default: 8081); 0 for a free one.",
+)
+@common_options
+def proxy(**options: Any) -> None:
+    """Serve 5.x clients (gRPC) in front of a cluster, of this server or of official brokers of 5.x."""
+    start_servers("proxy", options)
+
+
+@main.command()
+@click.option(
     "--example",
     type=click.Choice(["broker", "namesrv", "controller"]),
     help="Print a commented example file instead.",

@@ -29,12 +29,14 @@ __all__ = [
     "ListenerLimits",
     "NamesrvConfig",
     "ProcessConfig",
+    "ProxyConfig",
     "ServeConfig",
     "StoreSettings",
     "TlsConfig",
 ]
 
 NAMESRV_PORT = 9876
+PROXY_PORT = 8081
 LOOPBACK, ALL_ADDRESSES = "127.0.0.1", "0.0.0.0"
 ADDRESS_OR_AUTO = rf"({AUTO}|{ADDRESS})"
 
@@ -364,8 +366,18 @@ class ProcessConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class ProxyConfig:
+    """The cluster that a process without brokers serves gRPC in front of."""
+
+    namesrv_addr: str
+    """Addresses of its namesrvs, as in ``namesrvAddr``."""
+    max_message_bytes: int
+    """Largest body of a message, as in ``maxMessageSize``, the name that it has in the official rmq-proxy.json."""
+
+
+@dataclass(frozen=True, slots=True)
 class ServeConfig:
-    """One process: an optional namesrv, brokers and an optional controller. `notices` go to the log at start."""
+    """One process: namesrv, brokers, controller, each optional, or a proxy. `notices` go to the log at start."""
 
     process: ProcessConfig = field(default_factory=ProcessConfig)
     limits: ListenerLimits = field(default_factory=ListenerLimits)
@@ -375,6 +387,7 @@ class ServeConfig:
     brokers: tuple[BrokerConfig, ...] = field(default_factory=lambda: (BrokerConfig(),))
     notices: tuple[str, ...] = ()
     controller: ControllerConfig | None = None
+    proxy: ProxyConfig | None = None
 
     @property
     def host(self) -> str:

@@ -30,6 +30,7 @@ from gateway.config.keys import (
 from gateway.config.process import (
     ALL_ADDRESSES,
     AUTO,
+    PROXY_PORT,
     TABLES,
     AuthConfig,
     BrokerConfig,
@@ -37,6 +38,7 @@ from gateway.config.process import (
     ListenerLimits,
     NamesrvConfig,
     ProcessConfig,
+    ProxyConfig,
     ServeConfig,
     TlsConfig,
 )
@@ -54,7 +56,7 @@ from gateway.config.unsupported import (
 from toolkit.settings import SettingsError
 from toolkit.suggestions import nearest_name
 
-Role = Literal["serve", "namesrv", "broker", "controller"]
+Role = Literal["serve", "namesrv", "broker", "controller", "proxy"]
 
 BROKER_PORT_STEP = 10
 _KUBERNETES_VARIABLE = re.compile(
@@ -69,6 +71,7 @@ _LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "[::1]", "::1")
 _SEARCH = {
     "namesrv": ("namesrv", "listener", "tls", "auth", "process", "broker", "controller"),
     "broker": ("broker", "listener", "tls", "auth", "process", "namesrv", "controller"),
+    "proxy": ("broker", "listener", "tls", "auth", "process", "namesrv", "controller"),
     "controller": ("controller", "listener", "tls", "auth", "process", "namesrv", "broker"),
 }
 
@@ -138,7 +141,7 @@ def values_of_file(path: str, scope: str, strict: bool = False) -> list[SourceVa
 def values_of_environment(environment: Mapping[str, str], role: Role) -> list[SourceValue]:
     """Read the variables RMQ_GATEWAY_<KEY>; RMQ_GATEWAY_NAMESRV_<KEY> for a namesrv's key that brokers have, too.
 
-    A broker on its own also takes the official NAMESRV_ADDR, below RMQ_GATEWAY_NAMESRV_ADDR.
+    A broker on its own, and a proxy, also take the official NAMESRV_ADDR, below RMQ_GATEWAY_NAMESRV_ADDR.
     """
     names = {key.environment: ("broker", name) for name, key in keys_of(BrokerConfig).items()}
     names |= {
@@ -150,7 +153,7 @@ def values_of_environment(environment: Mapping[str, str], role: Role) -> list[So
         names[f"{ENVIRONMENT_PREFIX}NAMESRV_{upper_snake(name)}"] = ("namesrv", name)
         names.setdefault(ENVIRONMENT_PREFIX + upper_snake(name), ("namesrv", name))
     values = []
-    if role == "broker" and environment.get("NAMESRV_ADDR"):
+    if role in ("broker", "proxy") and environment.get("NAMESRV_ADDR"):
         official = environment["NAMESRV_ADDR"]
         values.append(SourceValue("namesrvAddr", official, "environment NAMESRV_ADDR", from_flags=False))
     for variable, text in sorted(environment.items()):
@@ -227,13 +230,15 @@ def assemble(role: Role, source_values: Iterable[SourceValue]) -> ServeConfig:
     _check_contradictions(source_values, in_memory=bool(values["process"].get("memoryStore")))
     if role != "serve":
         values["process"].setdefault("bindAddress", ALL_ADDRESSES)
+    if role == "proxy":
+        values["process"].setdefault("grpcServerPort", PROXY_PORT)
     broker = with_values(BrokerConfig(), values["broker"])
     process = with_values(ProcessConfig(), values["process"])
     _check_replicas(role, broker, process)
     if process.replicas > 1:
         process = replace(process, processes=True)  # a kill or a full disk must not end both
     _check_control(role, process)
-    _check_grpc(role, process)
+    _check_grpc(role, broker, process)
     _check_native(role, broker)
     namesrv = with_values(NamesrvConfig(), values["namesrv"]) if role in ("serve", "namesrv") else None
     has_brokers = role in ("serve", "broker")
@@ -244,6 +249,7 @@ def assemble(role: Role, source_values: Iterable[SourceValue]) -> ServeConfig:
     if role == "controller" or (namesrv is not None and namesrv.enable_controller):
         controller = with_values(ControllerConfig(), values["controller"])
         _check_controller(controller)
+    proxy = _proxy(broker) if role == "proxy" else None
     _check_ports(namesrv, brokers, controller)
     limits = with_values(ListenerLimits(), values["listener"])
     if role == "broker" and not broker.namesrv_addr and not broker.address_server:
@@ -262,7 +268,8 @@ def assemble(role: Role, source_values: Iterable[SourceValue]) -> ServeConfig:
         notices["metricsInDelta has no effect: metricsExporterType pushes nothing"] = None
     tls = with_values(TlsConfig(), values["tls"])
     auth = with_values(AuthConfig(), values["auth"])
-    return ServeConfig(process, limits, tls, auth, namesrv, brokers, tuple(notices), controller)
+    _check_front_credentials(role, process, auth)
+    return ServeConfig(process, limits, tls, auth, namesrv, brokers, tuple(notices), controller, proxy)
 
 
 def _asks_address_server(role: Role, source_values: Iterable[SourceValue]) -> bool:
@@ -461,19 +468,41 @@ def _check_control(role: Role, process: ProcessConfig) -> None:
         )
 
 
-def _check_grpc(role: Role, process: ProcessConfig) -> None:
-    """Refuse the gRPC port where no broker is in the process that would open it."""
+def _check_grpc(role: Role, broker: BrokerConfig, process: ProcessConfig) -> None:
+    """Refuse the gRPC port where there is nothing that it could serve, and a proxy without it."""
     if process.grpc_port < 0:
+        if role == "proxy":
+            raise ConfigError(
+                "grpcServerPort=-1: a proxy serves this port only. Name one, or 0 for a free one"
+            )
         return
     if role in ("namesrv", "controller"):
         raise ConfigError(
-            f"grpcServerPort={process.grpc_port} needs brokers in the same process: use `serve` or `broker`"
+            f"grpcServerPort={process.grpc_port} needs brokers: use `serve`, `broker`, or `proxy` for those of others"
         )
-    if process.processes:
+    if role == "broker" and process.processes and not _names_any(broker.namesrv_addr):
         raise ConfigError(
-            "grpcServerPort (--grpc-port) and brokerProcesses (--processes) exclude each other: gRPC is served in "
-            "front of brokers of the same process. Leave one of them out"
+            f"grpcServerPort={process.grpc_port} with brokerProcesses needs a namesrv. Set namesrvAddr"
         )
+
+
+def _check_front_credentials(role: Role, process: ProcessConfig, auth: AuthConfig) -> None:
+    """Refuse access control without the user as whom the gRPC front reads topics, groups and users from the brokers."""
+    is_remote = role == "proxy" or (process.processes and process.grpc_port >= 0)
+    if is_remote and auth.is_enabled and not auth.inner_credentials.strip():
+        raise ConfigError(
+            "with access control the gRPC port reads topics and groups from the brokers as a super user. Set "
+            'innerClientAuthenticationCredentials={"accessKey":"…","secretKey":"…"}'
+        )
+
+
+def _proxy(broker: BrokerConfig) -> ProxyConfig:
+    """Return the settings of a proxy, which have the names that brokers know them by. Raises ConfigError."""
+    if not _names_any(broker.namesrv_addr):
+        raise ConfigError(
+            "a proxy needs the addresses of the namesrvs of its cluster. Pass --namesrv HOST:PORT (namesrvAddr)"
+        )
+    return ProxyConfig(broker.namesrv_addr, broker.store.max_message_size_bytes)
 
 
 def _check_native(role: Role, broker: BrokerConfig) -> None:

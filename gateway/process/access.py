@@ -73,6 +73,18 @@ class ProcessAccess:
         own = os.path.dirname(config.namesrv.kv_config_path)
         return self._accounts_in(config.auth.config_path or own, is_owner=False)
 
+    def accounts_of_grpc_front(self) -> "Accounts | None":
+        """Return the accounts that verify RPCs for brokers of other processes; they are only read.
+
+        None if access control is off, and for a proxy that asks its brokers for their users.
+        """
+        config = self._config
+        if not self.is_enabled:
+            return None
+        if config.brokers:
+            return self._accounts_in(self._directory_of(config.brokers[0]), is_owner=False)
+        return self._accounts_in("", is_owner=False) if config.auth.acl_enable else None
+
     def accounts_of_controller(self) -> "Accounts | None":
         """Return the accounts of the controller: those of the namesrv of its process, or those in authConfigPath.
 

@@ -8,16 +8,19 @@ The modules of `gateway.grpc_front` and their libraries are imported only when t
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
-from gateway.config.process import ServeConfig
+from gateway.config.process import ProxyConfig, ServeConfig
 from gateway.namesrv.service import NamesrvService
 from gateway.process.parts import ProcessParts, format_address
+from gateway.runtime.server_tls import build_opener
 from remoting.connection import Handler
 from remoting.server import RemotingServer
-from remoting.transport import Transport
+from remoting.transport import Opener, Transport, connect
 
 if TYPE_CHECKING:
     from gateway.broker.assembly.service import BrokerService
@@ -98,6 +101,82 @@ def local_cluster(
     def build(nursery: trio.Nursery) -> Cluster:
         brokers = [_local_broker(service, adapt) for service in services]
         return LocalCluster(brokers, served, parts.clock, nursery, answer_waiting)
+
+    return build
+
+
+def proxy_cluster(config: ServeConfig, proxy: ProxyConfig, parts: ProcessParts) -> "BuildCluster":
+    """Return what builds the cluster that the namesrvs of a proxy know. Raises TlsError, and errors of accounts."""
+    opener = build_opener(config.tls, partial(connect, reactor=parts.reactor))
+    return _remote_cluster(
+        proxy.namesrv_addr,
+        opener,
+        parts,
+        asks_for_users=config.auth.authentication_enabled,
+        max_message_bytes=proxy.max_message_bytes,
+    )
+
+
+def process_cluster(
+    config: ServeConfig, parts: ProcessParts, namesrv: str | None, addresses: Mapping[str, str]
+) -> "BuildCluster":
+    """Return what builds the cluster of the broker processes of this supervisor.
+
+    ``addresses`` are those at which this machine reaches the brokers, by replica name; clients may be told others.
+    Raises TlsError.
+    """
+    from gateway.grpc_front.remote_cluster import split_address
+
+    local = {}
+    for broker in config.brokers:
+        address = split_address(addresses[broker.replica_name])
+        local[broker.broker_ip, broker.advertised_port or address[1]] = address
+    open_plain = partial(connect, reactor=parts.reactor)
+
+    async def open_local(host: str, port: int) -> Transport:
+        return await open_plain(*local.get((host, port), (host, port)))
+
+    return _remote_cluster(
+        namesrv or config.brokers[0].namesrv_addr,
+        build_opener(replace(config.tls, **_TRUSTING) if _needs_tls(config) else config.tls, open_local),
+        parts,
+        max_message_bytes=min(broker.store.max_message_size_bytes for broker in config.brokers),
+    )
+
+
+_TRUSTING: Final[Any] = {"use_client_tls": True, "verify_servers": False}
+"""Settings of TLS to brokers of this machine, whose certificates may be for another name."""
+
+
+def _needs_tls(config: ServeConfig) -> bool:
+    return config.tls.mode == "enforcing" and not config.tls.use_client_tls
+
+
+def _remote_cluster(
+    namesrvs: str,
+    opener: Opener,
+    parts: ProcessParts,
+    *,
+    asks_for_users: bool = False,
+    max_message_bytes: int,
+) -> "BuildCluster":
+    from gateway.grpc_front.cluster import Cluster
+    from gateway.grpc_front.remote_cluster import RemoteCluster, split_address
+
+    addresses = [split_address(text.strip()) for text in namesrvs.split(";") if text.strip()]
+    accounts = parts.access.accounts_of_grpc_front()
+
+    def build(nursery: trio.Nursery) -> Cluster:
+        return RemoteCluster(
+            addresses,
+            opener,
+            parts.clock,
+            nursery,
+            sign=parts.access.sign,
+            accounts=accounts,
+            asks_for_users=asks_for_users,
+            max_message_bytes=max_message_bytes,
+        )
 
     return build
 

@@ -21,7 +21,13 @@ from gateway.process.access import SAVE_INTERVAL_S
 from gateway.process.address_server import AddressServer
 from gateway.process.cores import suggest_brokers, usable_cores
 from gateway.process.grpc_door import GrpcDoor
-from gateway.process.grpc_endpoint import GrpcEndpoint, build_grpc_endpoint, local_cluster
+from gateway.process.grpc_endpoint import (
+    GrpcEndpoint,
+    build_grpc_endpoint,
+    local_cluster,
+    process_cluster,
+    proxy_cluster,
+)
 from gateway.process.http_endpoint import METRIC_PREFIX, Readiness, build_http_endpoint, failing_tasks
 from gateway.process.metrics_export import build_metrics_push
 from gateway.process.parts import ProcessParts, connection_metrics, format_address
@@ -39,6 +45,7 @@ from remoting.tls_acceptor import RELOAD_INTERVAL_S
 
 if TYPE_CHECKING:
     from gateway.controller.service import ControllerService
+    from gateway.grpc_front.service import BuildCluster
 
 log = logging.getLogger(__name__)
 
@@ -214,7 +221,8 @@ class Server:
             facts["controller"] = self._start_controller(nursery, self._config.controller)
         addresses = facts["brokers"] = await self._brokers.start(nursery)
         if self._grpc is not None:
-            facts["grpc"] = self._start_grpc(nursery, self._grpc)
+            build_cluster = self._grpc_cluster(facts["namesrv"], addresses)
+            facts["grpc"] = self._grpc.start(nursery, build_cluster)
         if self._http is not None:
             facts["http"] = format_host(await nursery.start(self._http.run))
         if self._push is not None:
@@ -268,26 +276,25 @@ class Server:
         nursery.start_soon(self._controller.run, listeners)
         return format_address(listeners[0])
 
-    def _start_grpc(self, nursery: trio.Nursery, endpoint: GrpcEndpoint) -> str:
+    def _grpc_cluster(self, namesrv: str | None, addresses: Mapping[str, str]) -> "BuildCluster":
+        """Return what builds the cluster that the gRPC port serves."""
+        if self._config.proxy is not None:
+            return proxy_cluster(self._config, self._config.proxy, self._parts)
+        if self._config.process.processes:
+            return process_cluster(self._config, self._parts, namesrv, addresses)
         from gateway.process.local_brokers import LocalBrokers
 
-        # The configuration refuses the port together with broker processes.
         assert isinstance(self._brokers, LocalBrokers)
-        return endpoint.start(nursery, local_cluster(self._parts, self._brokers.services, self._namesrv))
+        return local_cluster(self._parts, self._brokers.services, self._namesrv)
 
     async def _open_grpc(self) -> GrpcEndpoint:
         """Return the gRPC front; without a port of its own it is loaded when the first client comes."""
         await self._started.wait()
         if self._grpc is None:
-            from gateway.process.local_brokers import LocalBrokers
-
-            assert isinstance(self._brokers, LocalBrokers)
             assert self._nursery is not None
             # In a thread: the import takes 0.1 s.
             endpoint = await self._parts.run_blocking(lambda: GrpcEndpoint(self._config, self._parts))
-            await endpoint.start_without_port(
-                self._nursery, local_cluster(self._parts, self._brokers.services, self._namesrv)
-            )
+            await endpoint.start_without_port(self._nursery, self._grpc_cluster(None, {}))
             self._grpc = endpoint
         return self._grpc
 
@@ -375,6 +382,9 @@ def log_start(
         )
     if namesrv is not None or config.brokers:
         log.info("next step", extra={"do": _next_step(config, namesrv, grpc)})
+    if config.proxy is not None:
+        log.info("serving", extra={"cluster": config.proxy.namesrv_addr})
+        log.info("next step", extra={"do": f"give gRPC clients (5.x) the endpoint {grpc}"})
 
 
 def _suggest_processes(config: ServeConfig) -> None:

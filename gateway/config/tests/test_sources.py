@@ -8,7 +8,7 @@ import pytest
 
 from gateway.config import sources
 from gateway.config.keys import values_of
-from gateway.config.process import BrokerConfig, NamesrvConfig
+from gateway.config.process import BrokerConfig, NamesrvConfig, ProxyConfig
 from gateway.config.replication import Role
 from gateway.config.sources import ConfigError, SourceValue, load_config, nearest_key, resolve_key
 from gateway.config.sources import Role as ProcessRole
@@ -117,7 +117,7 @@ def test_masters_and_their_slaves(tmp_path: Path) -> None:
         ("serve", ["memoryStore=true"], "needs stores on disk"),
         ("serve", ["storePathCommitLog=/log"], "a commit log of its own"),
         ("serve", ["brokerRole=SLAVE", "brokerId=1"], "starts masters and their slaves"),
-        ("serve", ["grpcServerPort=0"], "exclude each other"),
+        ("proxy", ["namesrvAddr=h:1"], "needs `serve`"),
     ],
 )
 def test_replicas_that_cannot_be_started_are_refused(role: ProcessRole, sets: list[str], reason: str) -> None:
@@ -614,11 +614,43 @@ def test_a_broker_that_no_namesrv_knows_says_so() -> None:
 
 @pytest.mark.parametrize(
     ("role", "others"),
-    [("namesrv", []), ("serve", ["brokerProcesses=true"])],
+    [("namesrv", []), ("controller", []), ("broker", ["brokerProcesses=true"])],
 )
-def test_the_grpc_port_needs_brokers_of_the_same_process(role, others):
+def test_the_grpc_port_needs_brokers_that_it_can_find(role, others):
     with pytest.raises(ConfigError, match="grpcServerPort"):
         load_config(role, [], {}, ["grpcServerPort=8081", *others], [])
+
+
+@pytest.mark.parametrize("setting", ["brokerProcesses=true", "brokerReplicas=2"])
+def test_broker_processes_have_a_grpc_port(setting):
+    assert load_config("serve", sets=["grpcServerPort=8081", setting]).process.grpc_port == 8081
+
+
+def test_a_proxy_serves_the_official_port_in_front_of_the_namesrvs_that_it_is_given():
+    config = load_config("proxy", sets=["namesrvAddr=h:1;i:2", "maxMessageSize=1000"])
+    assert config.proxy == ProxyConfig("h:1;i:2", 1000)
+    assert (config.process.grpc_port, config.host) == (8081, "0.0.0.0")
+    assert (config.namesrv, config.brokers, config.controller) == (None, (), None)
+    official = load_config("proxy", [], {"NAMESRV_ADDR": "h:3"}, ["grpcServerPort=0"], [])
+    assert (official.proxy, official.process.grpc_port) == (ProxyConfig("h:3", 4 << 20), 0)
+    assert load_config("serve").proxy is None
+
+
+@pytest.mark.parametrize(
+    ("sets", "reason"),
+    [
+        ([], "needs the addresses of the namesrvs"),
+        (["namesrvAddr=;"], "needs the addresses of the namesrvs"),
+        (["namesrvAddr=h:1", "grpcServerPort=-1"], "serves this port only"),
+        (["namesrvAddr=h:1", "authenticationEnabled=true"], "innerClientAuthenticationCredentials"),
+        (["namesrvAddr=h:1", "controlPort=0", "memoryStore=true"], "for tests"),
+    ],
+)
+def test_a_proxy_that_could_not_work_is_refused(sets, reason):
+    with pytest.raises(ConfigError, match=reason):
+        load_config("proxy", sets=sets)
+    keys = 'innerClientAuthenticationCredentials={"accessKey":"a","secretKey":"s"}'
+    assert load_config("proxy", sets=["namesrvAddr=h:1", "authenticationEnabled=true", keys]).auth.is_enabled
 
 
 def test_servers_for_tests_have_a_grpc_port():
