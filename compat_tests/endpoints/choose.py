@@ -8,11 +8,13 @@ from compat_tests.endpoints.address import AddressEndpoint
 from compat_tests.endpoints.base import Endpoint
 from compat_tests.endpoints.image import OFFICIAL_REPOSITORY, ImageEndpoint, image_name
 from compat_tests.endpoints.official import OfficialEndpoint
+from compat_tests.endpoints.our_proxy import OurProxyEndpoint
 from compat_tests.endpoints.ours import OursEndpoint
 from compat_tests.endpoints.shadow import ShadowEndpoint
 
 ENDPOINT_KINDS = (
-    "ours, official[:version], image[:version or name:tag], shadow[:ours] or host:port of a namesrv"
+    "ours, official[:version], image[:version or name:tag], shadow[:ours], proxy[:ours] or host:port of a "
+    "namesrv"
 )
 STARTED_KINDS: Final = ("ours", "official", "image")
 """Kinds of servers that a run starts for itself; any other endpoint is somebody's cluster."""
@@ -37,6 +39,8 @@ def choose_endpoint(text: str, settings: Mapping[str, str] | None = None) -> End
         return endpoint
     if kind == "shadow" and rest in ("", "official", "ours"):
         return ShadowEndpoint(OursEndpoint(settings) if rest == "ours" else OfficialEndpoint(settings))
+    if kind == "proxy" and rest in ("", "official", "ours"):
+        return OurProxyEndpoint(OursEndpoint(settings) if rest == "ours" else OfficialEndpoint(settings))
     if kind == "image":
         return ImageEndpoint(settings, name=image_name(rest))
     address = text.removeprefix("address:")
@@ -54,8 +58,13 @@ def is_address(text: str) -> bool:
 
 
 def expected_kind(text: str) -> str:
-    """Return the kind of server whose results to expect: for a shadow gateway, that of the server behind it."""
+    """Return the kind of server whose results to expect: for a shadow gateway, that of the server behind it.
+
+    Cases of 5.x clients meet our proxy, whatever brokers it serves.
+    """
     kind, _, rest = text.partition(":")
+    if kind == "proxy":
+        return "ours"
     if kind == "shadow":
         return rest or "official"
     return kind
