@@ -53,6 +53,7 @@ from remoting.requests.admin import GetBrokerConfig, GetBrokerRuntimeInfo
 from remoting.requests.ha import ExchangeBrokerHaInfo
 from remoting.requests.replication import OpenReplication
 from remoting.transport import Opener, Transport
+from storage.commit_log import NO_LIMIT
 from storage.errors import FlushFailed, StoreError, StoreFull
 from storage.replica_log import (
     COMPARED_BYTES,
@@ -414,6 +415,13 @@ class Follower:
         """Bytes of the master's log that are known to be missing here; -1 while its end is unknown."""
         return -1 if self._master_end < 0 else max(0, self._master_end - self._store.max_physical_offset)
 
+    @property
+    def _confirmed_end(self) -> int:
+        """The end of the messages that may be read. Under a controller nobody reads what a new master may not have."""
+        if self._handshake is None:
+            return NO_LIMIT
+        return self.confirm_offset or 0
+
     def note_master_end(self, end: int) -> None:
         """Take over a newer end of the master's log, for ``lag_bytes``."""
         self._master_end = max(self._master_end, end)
@@ -695,16 +703,18 @@ class Follower:
         while True:
             self._arrived = trio.Event()
             try:
-                while self._log.undispatched_bytes:
+                while undispatched_bytes := self._log.undispatched_bytes:
                     # A second copy of the messages is worth more than queues that nobody reads from yet.
                     if self._copies_first and self._store.max_physical_offset > copied_end:
                         copied_end = self._store.max_physical_offset
                         await trio.sleep(COPY_FIRST_PAUSE_S)
                         continue
-                    grown = self._log.dispatch(DISPATCH_MESSAGES)
+                    grown = self._log.dispatch(DISPATCH_MESSAGES, self._confirmed_end)
                     if grown:
                         self._queues_grew(grown)
                     await trio.lowlevel.checkpoint()
+                    if self._log.undispatched_bytes == undispatched_bytes:
+                        break  # what follows is not confirmed yet
             except FlushFailed:
                 raise
             except StoreFull as error:

@@ -260,9 +260,16 @@ async def test_queues_end_where_the_master_has_confirmed() -> None:
         pair.master.confirmed = 0
         await trio.sleep(1)
         assert pair.follower.confirm_offset == 0
+        assert pair.slave.max_physical_offset == store.max_physical_offset
+        assert ends_of(pair.slave) == {}
+        # Also an official master, whose slaves end inside of messages, confirms such an offset.
+        pair.master.confirmed = filled(10).max_physical_offset + 5
+        await trio.sleep(1)
+        assert ends_of(pair.slave) == ends_of(filled(10))
         pair.master.confirmed = 1 << 40
         await trio.sleep(1)
         assert pair.follower.confirm_offset == store.max_physical_offset
+        assert ends_of(pair.slave) == ends_of(store)
 
 
 @virtual
