@@ -317,6 +317,10 @@ def _connect_parts(
     )
     flow_control = _flow_control(config, services, tables.topics, waited_s)
     broadcasts = BroadcastOffsets(config, tables, store)
+    pop = build_pop(config, tables, services, writer, flow_control.quotas, table_file)
+    if config.role is Role.SLAVE and takeover.has_own_pops:
+        # Before the log is cut, and the records of pops with it.
+        takeover.note_popped_keys(pop.state.reviver.popped_keys)
     return Broker(
         config=config,
         clock=clock,
@@ -350,7 +354,7 @@ def _connect_parts(
             broadcasts,
             SlaveReads(config, lambda: replication.follows_master),
         ),
-        pop=build_pop(config, tables, services, writer, flow_control.quotas, table_file),
+        pop=pop,
         broadcasts=broadcasts,
         flow_control=flow_control,
         accounts=accounts,

@@ -326,6 +326,10 @@ class ConsumerOffsets(ChangingTable):
         self._remove_keys(list(self._keys_of_group.get(group, ())))
         self._pulled = {key: offset for key, offset in self._pulled.items() if key[0] != group}
 
+    def remove_keys(self, keys: Iterable[str]) -> None:
+        """Forget the offsets of some groups in some topics, by their keys in the table."""
+        self._remove_keys([key for key in keys if key in self.table])
+
     def _remove_keys(self, keys: list[str]) -> None:
         for key in keys:
             self._count -= len(self.table.pop(key))

@@ -19,9 +19,10 @@ knows nothing of what was delivered since.
 """
 
 import logging
+from collections.abc import Iterable
 from enum import StrEnum
 from hashlib import blake2b
-from typing import Final
+from typing import Final, NamedTuple
 
 from codec.errors import MessageFormatError
 from codec.java_numbers import JavaNumberError, read_json_integer
@@ -52,6 +53,16 @@ class StoreRole(StrEnum):
     TAKING_OVER = "taking over"
 
 
+class _Saved(NamedTuple):
+    role: StoreRole
+    read_ms: int
+    queue_offset: int
+    is_compared: bool
+    master_role: str
+    has_own_pops: bool
+    popped_keys: frozenset[str]
+
+
 class TakeoverState(ChangingTable):
     """The last role of the store, and the timer checkpoint of its master, in config/takeover.json.
 
@@ -59,7 +70,8 @@ class TakeoverState(ChangingTable):
     it may have messages that were never confirmed, and will be cut. ``master_role`` is the brokerRole that the last
     master of this project had, which a slave that takes over keeps; "" while unknown. ``has_own_pops`` is True for the
     store of a former master, or one that was cut, until it has the present master's offsets of groups that pop: its own
-    may count pops whose records were cut.
+    may count pops whose records were cut. ``popped_keys`` are the keys of these offsets, as topic@group, as far as the
+    last master said them, or the own log had pops: the present master may not know that such a group pops.
 
     ``read_ms`` is the time before which the master has delivered, ``queue_offset`` the offset in the timer topic before
     which it has read; both are -1 while they are unknown. A store without the file has always been a master's.
@@ -69,10 +81,16 @@ class TakeoverState(ChangingTable):
         super().__init__(file)
         saved = file.load(_parse_file)
         file.is_missing = False  # nothing needs to be written for a master
-        unknown = (StoreRole.MASTER, UNKNOWN, UNKNOWN, True, "", False)
-        self.role, self.read_ms, self.queue_offset, self.is_compared, self.master_role, self.has_own_pops = (
-            saved or unknown
-        )
+        unknown = _Saved(StoreRole.MASTER, UNKNOWN, UNKNOWN, True, "", False, frozenset())
+        (
+            self.role,
+            self.read_ms,
+            self.queue_offset,
+            self.is_compared,
+            self.master_role,
+            self.has_own_pops,
+            self.popped_keys,
+        ) = saved or unknown
         self.metrics = b""
 
     def _change(self, role: StoreRole, read_ms: int, queue_offset: int) -> None:
@@ -105,6 +123,13 @@ class TakeoverState(ChangingTable):
         self._change(self.role, UNKNOWN, UNKNOWN)
         self.has_own_pops = True
         self._dirty = True
+
+    def note_popped_keys(self, keys: Iterable[str]) -> None:
+        """Remember that pops have moved some offsets."""
+        popped_keys = self.popped_keys | frozenset(keys)
+        if popped_keys != self.popped_keys:
+            self.popped_keys = popped_keys
+            self._dirty = True
 
     def note_pops(self) -> None:
         """Record that the offsets of groups that pop are the present master's."""
@@ -141,6 +166,7 @@ class TakeoverState(ChangingTable):
             "isCompared": self.is_compared,
             "masterRole": self.master_role,
             "hasOwnPops": self.has_own_pops,
+            "poppedKeys": sorted(self.popped_keys),
         }
         return dump_table("takeover.json", values)
 
@@ -231,15 +257,17 @@ def _identity(properties: bytes) -> bytes:
     return blake2b(b"\x02".join(parts), digest_size=16).digest()
 
 
-def _parse_file(content: bytes) -> tuple[StoreRole, int, int, bool, str, bool]:
+def _parse_file(content: bytes) -> _Saved:
     """Parse takeover.json. Raises ValueError."""
     saved = load_table(content)
     read_ms = read_json_integer(saved.get("timerReadMs", UNKNOWN))
-    return (
+    popped_keys = saved.get("poppedKeys")
+    return _Saved(
         StoreRole(str(saved.get("role"))),
         read_ms,
         read_json_integer(saved.get("timerQueueOffset", UNKNOWN)),
         saved.get("isCompared") is not False,
         str(saved.get("masterRole", "")),
         saved.get("hasOwnPops") is True,
+        frozenset(map(str, popped_keys) if isinstance(popped_keys, list) else ()),
     )

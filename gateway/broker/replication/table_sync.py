@@ -313,7 +313,8 @@ class TableSync:
             self._parts.offsets.adopt_progress(own_progress)
             takeover = self._parts.takeover
             if takeover.has_own_pops:
-                # Also where they are lower: the pops of a former master may have been cut.
+                # Also where they are lower, or the master has none: the pops of a former master may have been cut.
+                self._parts.offsets.remove_keys(takeover.popped_keys - self._popped)
                 self._parts.offsets.adopt_progress(popped_progress)
                 takeover.note_pops()
             else:
@@ -343,10 +344,13 @@ class TableSync:
         """
         own_progress: dict[str, QueueOffsets] = {}
         popped_progress: dict[str, QueueOffsets] = {}
+        popped_keys = self._popped
+        if self._parts.takeover.has_own_pops:
+            popped_keys |= self._parts.takeover.popped_keys
         entries = iter(offsets.items())
         while part := dict(islice(entries, KEYS_PER_SLICE)):
             own_part = {key: queues for key, queues in part.items() if _is_own_progress(key)}
-            popped_part = {key: queues for key, queues in part.items() if key in self._popped}
+            popped_part = {key: queues for key, queues in part.items() if key in popped_keys}
             waiting = own_part.keys() | popped_part.keys()
             self._parts.offsets.merge({key: part[key] for key in part.keys() - waiting})
             own_progress |= own_part
@@ -462,6 +466,7 @@ class TableSync:
             return {}
         tables = reply.data
         self._popped = frozenset(tables.popped)
+        self._parts.takeover.note_popped_keys(self._popped)
         self._parts.takeover.note_master_role(tables.broker_role)
         await self._repeat_deletions(
             {topic: (deletion.log_end, deletion.time_ms) for topic, deletion in tables.deleted_topics.items()}

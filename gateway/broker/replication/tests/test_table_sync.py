@@ -401,6 +401,29 @@ async def test_the_offset_of_pops_that_were_cut_is_replaced_by_a_lower_one(clust
 
 
 @simulated
+async def test_the_master_need_not_know_a_group_whose_pops_were_cut(cluster: Cluster) -> None:
+    """The group has popped at the former master only, after the last copy of its tables."""
+    pair = await pair_of(cluster)
+    pair.master.offsets.commit_offset("pops", "t", 0, 15)
+    pair.slave.offsets.merge({"t@pops": {0: 18}, "u@pops": {0: 3}, "t@pulls": {0: 18}})
+    takeover = pair.slave.replication.takeover
+    takeover.note_popped_keys(["t@pops", "u@pops", "v@pops"])
+    takeover.has_own_pops = True
+    await pair.copy()
+    assert pair.slave.offsets.query_offset("pops", "t", 0) == 15
+    assert pair.slave.offsets.queue_offsets("pops", "u") is None
+    assert pair.slave.offsets.query_offset("pulls", "t", 0) == 18
+
+
+@simulated
+async def test_a_slave_remembers_the_groups_that_popped_at_its_master(cluster: Cluster) -> None:
+    pair = await pair_of(cluster)
+    pair.master.pop.state.reviver.popped_keys.add("t@pops")
+    await pair.copy()
+    assert pair.slave.replication.takeover.popped_keys == {"t@pops"}
+
+
+@simulated
 async def test_after_a_slow_copy_the_next_one_does_not_wait_for_minutes(cluster: Cluster) -> None:
     pair = await pair_of(cluster)
 
