@@ -138,7 +138,7 @@ class Producer(Client):
 
     async def send_one(self) -> None:
         kind = self._randomness.choices(
-            ["plain", "popped", "level", "timer", "commit", "rollback", "asked"], [12, 4, 2, 2, 2, 1, 1]
+            ["plain", "popped", "level", "timer", "commit", "rollback", "asked"], [12, 4, 2, 2, 2, 1, 2]
         )[0]
         queue = {"plain": self._randomness.choice(QUEUES), "popped": POPPED}.get(kind)
         queue = queue or (DELAYED if kind in ("level", "timer") else ENDED)

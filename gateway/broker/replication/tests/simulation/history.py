@@ -1,6 +1,7 @@
 """The history that the clients of a simulation saw, and the judgement on it."""
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from storage.store import MessageStore
@@ -104,6 +105,12 @@ class History:
         for topic in [topic for topic, (deleted_s, _) in self.first_numbers.items() if deleted_s >= time_s]:
             del self.first_numbers[topic]
             self.half_deleted.add(topic)
+
+    def limit_commits(self, end_of_queue: Callable[[str, int], int]) -> None:
+        """Lower what was committed to the ends of a new master's queues: consumers had read what is lost now."""
+        for (_, queue), commits in self.commits.items():
+            end = end_of_queue(*queue)
+            commits[:] = [(time_s, min(offset, end)) for time_s, offset in commits]
 
     def note_read(self, reader: str, queue: Queue, offset: int, body: bytes) -> None:
         self.reads += 1

@@ -18,9 +18,9 @@ END: Final = b"end of the stream"
 class Pipe:
     """The bytes on their way from one end of a connection to the other."""
 
-    def __init__(self, network: "Network", source: str, target: str) -> None:
+    def __init__(self, network: "Network", source: str, target: str, port: int) -> None:
         self._network = network
-        self._hosts = source, target
+        self._link = source, target, port
         self._parts: deque[tuple[float, bytes]] = deque()  # time of arrival, bytes
         self._bytes = 0
         self._last_s = 0.0
@@ -73,7 +73,7 @@ class Pipe:
             if self.is_broken:
                 raise ConnectionResetError("connection reset")
             arrives_s = self._parts[0][0] if self._parts else trio.current_time() + 1e9
-            if arrives_s <= trio.current_time() and not self._network.is_cut(*self._hosts):
+            if arrives_s <= trio.current_time() and not self._network.is_cut(*self._link):
                 break
             with trio.move_on_at(arrives_s if arrives_s > trio.current_time() else trio.current_time() + 1e9):
                 await self._changed.wait()
@@ -167,7 +167,7 @@ class Network:
     def __init__(self, randomness: random.Random) -> None:
         self.randomness = randomness
         self._max_delay_s = randomness.choice(MAX_DELAYS_S)
-        self._cut: set[frozenset[str]] = set()
+        self._cut: set[tuple[frozenset[str], int | None]] = set()
         self._listeners: dict[Address, Callable[[SimTransport], object]] = {}
         self._connections: list[tuple[SimTransport, SimTransport]] = []
         self._ports = 40_000
@@ -175,14 +175,18 @@ class Network:
     def delay(self) -> float:
         return self.randomness.random() * self._max_delay_s
 
-    def is_cut(self, one: str, other: str) -> bool:
-        return frozenset((one, other)) in self._cut
+    def is_cut(self, one: str, other: str, port: int | None = None) -> bool:
+        if not self._cut:
+            return False
+        hosts = frozenset((one, other))
+        return (hosts, None) in self._cut or (hosts, port) in self._cut
 
-    def cut(self, one: str, other: str) -> None:
-        self._cut.add(frozenset((one, other)))
+    def cut(self, one: str, other: str, port: int | None = None) -> None:
+        """Let nothing through between two hosts, or only nothing of the connections to a port."""
+        self._cut.add((frozenset((one, other)), port))
 
-    def heal(self, one: str, other: str) -> None:
-        self._cut.discard(frozenset((one, other)))
+    def heal(self, one: str, other: str, port: int | None = None) -> None:
+        self._cut.discard((frozenset((one, other)), port))
         for ends in self._connections:
             for end in ends:
                 end._incoming.wake()
@@ -196,13 +200,13 @@ class Network:
 
     async def connect(self, source: str, host: str, port: int) -> SimTransport:
         await trio.sleep(self.delay())
-        if self.is_cut(source, host):
+        if self.is_cut(source, host, port):
             await trio.sleep_forever()
         accept = self._listeners.get((host, port))
         if accept is None:
             raise ConnectionRefusedError(f"nobody listens on {host}:{port}")
         self._ports += 1
-        there, back = Pipe(self, source, host), Pipe(self, host, source)
+        there, back = Pipe(self, source, host, port), Pipe(self, host, source, port)
         near = SimTransport(back, there, (host, port), (source, self._ports))
         far = SimTransport(there, back, (source, self._ports), (host, port))
         self._connections.append((near, far))

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import trio
 
-from gateway.broker.replication.tests.simulation.brokers import PORT, SimBroker
+from gateway.broker.replication.tests.simulation.brokers import HA_PORT, PORT, SimBroker
 from gateway.broker.replication.tests.simulation.history import History, LawBroken
 from gateway.broker.replication.tests.simulation.network import Network
 from gateway.config.replication import Role
@@ -124,12 +124,14 @@ class Operator:
             self._end_slave: 4,
             self._end_master: 4,
             self._switch_over: 2,
+            self._replace_unheard: 3,
         }
+        in_turn = self._end_slave, self._end_master, self._switch_over, self._replace_unheard
         async with trio.open_nursery() as nursery:
             while trio.current_time() < until_s:
                 await trio.sleep(self._randomness.uniform(0.1, 2.4))
                 fault = self._randomness.choices(list(faults), list(faults.values()))[0]
-                if fault in (self._end_slave, self._end_master, self._switch_over):
+                if fault in in_turn:
                     await fault()
                 else:
                     nursery.start_soon(fault)
@@ -260,17 +262,58 @@ class Operator:
         chance = 0.6 if self._sync_master else 0.3
         is_wanted = not may_restart or self._randomness.random() < chance
         if heir is not None and is_wanted and (self._sync_master or may_restart):
-            await self._take_over(heir, master)
+            await self._take_over(heir, master, may_restart=may_restart)
         else:
             master.breaks_promises = not may_restart
             await self._restart_later(master, Role.MASTER)
 
-    async def _take_over(self, heir: SimBroker, former: SimBroker) -> None:
-        """Let a slave take over; the former master comes back as its slave later."""
-        if self._randomness.random() < 0.5:
+    async def _replace_unheard(self) -> None:
+        """Replace a master of which its slaves have heard nothing over the HA port, but copied the tables.
+
+        So the progress in their tables counts work that is not in their logs. The former master comes back at once
+        and is, sometimes, master again before the other one has repeated the work that was cut off here.
+        """
+        master, slaves = self.master(), self.slaves
+        if not master.is_serving or self.find_heir() is None:
+            return
+        self._trace(f"the HA port of {master.name} is cut off")
+        for slave in slaves:
+            self._network.cut(master.name, slave.name, HA_PORT)
+        await trio.sleep(self._randomness.uniform(2, 9))
+        is_replaced = master.is_serving and self.find_heir() is not None
+        if is_replaced and self._randomness.random() < 0.4:
+            self._trace(f"{master.name} is stopped")
+            await master.stop()
+        elif is_replaced:
+            await self._end(master, lose_power=False)
+        for slave in slaves:
+            self._network.heal(master.name, slave.name, HA_PORT)
+        if not is_replaced:
+            return
+        self._history.changes += 1
+        heir = self.find_heir()
+        if heir is None:
+            await self._restart_later(master, Role.MASTER)
+            return
+        await self._take_over(heir, master, may_restart=True, at_once=True)
+        if self.master() is not master and self._randomness.random() < 0.7:
+            with trio.move_on_after(3):
+                while not (master.is_serving and master.is_verified):
+                    await trio.sleep(0.05)
+            await self._switch_over(master)
+
+    async def _take_over(
+        self, heir: SimBroker, former: SimBroker, *, may_restart: bool, at_once: bool = False
+    ) -> None:
+        """Let a slave take over; the former master comes back as its slave later, or ``at_once``.
+
+        With ``may_restart`` the former master has everything that it had acknowledged.
+        """
+        if not at_once and self._randomness.random() < 0.5:
             await trio.sleep(self._randomness.random() * 3)
         if self.find_heir() is not heir and self._sync_master:
-            # The answer may be another now, because of a restart: the former master has everything in any case.
+            # The answer may be another now, because of a restart.
+            former.breaks_promises = not may_restart
             self._start_process(former, Role.MASTER)
             return
         self._trace(f"{heir.name} takes over")
@@ -287,7 +330,11 @@ class Operator:
             self._start_process(heir, Role.MASTER)
             await trio.sleep(0.01)
         self._history.changes += 1
-        await self._restart_later(former, Role.SLAVE)
+        if at_once:
+            self._start_process(former, Role.SLAVE)
+            await trio.sleep(0.01)
+        else:
+            await self._restart_later(former, Role.SLAVE)
 
     async def _promote_in_place(self, broker: SimBroker) -> None:
         """Have a broker become master without the end of its process; repeated until it is."""
@@ -322,9 +369,9 @@ class Operator:
         if outcomes and isinstance(outcomes[0], Exception):
             self._trace(f"{broker.name} answers: {outcomes[0]}")
 
-    async def _switch_over(self) -> None:
+    async def _switch_over(self, chosen: SimBroker | None = None) -> None:
         """Have the master hand over to a slave; sometimes one of the two dies meanwhile."""
-        old, new = self.master(), self._randomness.choice(self.slaves)
+        old, new = self.master(), chosen or self._randomness.choice(self.slaves)
         if not (old.is_serving and new.is_serving and new.is_verified):
             return
         self._trace(f"{old.name} is to hand over to {new.name}")

@@ -1,16 +1,12 @@
 """Runs one seed of the simulation and judges it."""
 
-import gc
 import random
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 from unittest.mock import patch
 
 import trio
-import trio.testing
-from trio._core import _run as trio_scheduler
 
 from gateway.broker.assembly import build
 from gateway.broker.replication import table_sync
@@ -31,6 +27,7 @@ from gateway.broker.replication.tests.simulation.history import History, LawBrok
 from gateway.broker.replication.tests.simulation.network import Network
 from gateway.broker.replication.tests.simulation.operator import Operator
 from gateway.config.replication import ASYNC_MASTER, SYNC_MASTER, Role
+from gateway.tests.seeds import Show, run_seeded
 from storage.store import MessageStore
 from storage.timer_store import TimerStoreConfig
 
@@ -72,7 +69,7 @@ class Outcome:
 class Story:
     """One seed: a master, one or two slaves, their clients and their operator."""
 
-    def __init__(self, seed: int, show: Callable[[str], None] | None = None) -> None:
+    def __init__(self, seed: int, show: Show | None = None) -> None:
         self.randomness = random.Random(seed)
         self.seed = seed
         self.history = History()
@@ -350,32 +347,16 @@ def is_prefix(slave: MessageStore, master: MessageStore) -> bool:
     return True
 
 
-def run_seed(seed: int, show: Callable[[str], None] | None = None) -> Outcome:
+def run_seed(seed: int, show: Show | None = None) -> Outcome:
     """Run one seed. Raises LawBroken, inside of an exception group, or whatever a defect raises."""
-    # trio mixes the order of tasks by chance, to find code that relies on it: here by the seed's chance.
-    scheduler: Any = trio_scheduler
-    before, state = scheduler._ALLOW_DETERMINISTIC_SCHEDULING, scheduler._r.getstate()
-    shared_state = random.getstate()
-    scheduler._ALLOW_DETERMINISTIC_SCHEDULING = True
-    scheduler._r.seed(seed)
-    random.seed(seed)
-    # A seed takes a second, and its garbage little memory.
-    gc.disable()
-    try:
-        small_wheel = partial(TimerStoreConfig, wheel_slots=WHEEL_SLOTS)
-        with (
-            patch.object(build, "TimerStoreConfig", small_wheel),
-            patch.multiple(
-                table_sync,
-                TABLES_INTERVAL_S=TABLES_INTERVAL_S,
-                TIMER_INTERVAL_S=TIMER_INTERVAL_S,
-                MAX_INTERVAL_S=2 * TABLES_INTERVAL_S,
-            ),
-        ):
-            story = Story(seed, show)
-            return trio.run(story.run, clock=trio.testing.MockClock(autojump_threshold=0))
-    finally:
-        gc.enable()
-        scheduler._ALLOW_DETERMINISTIC_SCHEDULING = before
-        scheduler._r.setstate(state)
-        random.setstate(shared_state)
+    small_wheel = partial(TimerStoreConfig, wheel_slots=WHEEL_SLOTS)
+    with (
+        patch.object(build, "TimerStoreConfig", small_wheel),
+        patch.multiple(
+            table_sync,
+            TABLES_INTERVAL_S=TABLES_INTERVAL_S,
+            TIMER_INTERVAL_S=TIMER_INTERVAL_S,
+            MAX_INTERVAL_S=2 * TABLES_INTERVAL_S,
+        ),
+    ):
+        return run_seeded(seed, Story(seed, show).run)
