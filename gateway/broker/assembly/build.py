@@ -265,6 +265,7 @@ def _handshake(broker: Broker) -> EpochHandshake | None:
         broker.store,
         epochs,
         controlled.broker_id,
+        master_epoch=controlled.master_epoch,
         begins_at_last_file=settings.sync_from_last_file,
         is_learner=settings.async_learner,
     )

@@ -18,7 +18,8 @@ them off before it copies on, and one that is master later must know which maste
    the first byte of its epoch is in the log.
 
 A broker at the master's address that has not reached an epoch in which this one has messages is not the master
-(`OutdatedMaster`): nothing is cut for it.
+(`OutdatedMaster`): nothing is cut for it. One of this project must have reached the epoch that the controller named. An
+official master need not have it in its table: it leaves an epoch out that begins where the one before did.
 
 A crash at any step leaves entries of epochs that begin in the log, or at its end.
 """
@@ -61,7 +62,8 @@ READ_BYTES: Final = 64 * 1024
 
 
 class EpochHandshake:
-    """Shakes hands with masters for one slave. ``broker_id`` is its id at the controller.
+    """Shakes hands with masters for one slave. ``broker_id`` is its id at the controller, ``master_epoch`` the epoch of
+    the master that the controller named.
 
     An empty slave with ``begins_at_last_file`` copies the master's last file only.
     """
@@ -72,21 +74,30 @@ class EpochHandshake:
         epochs: EpochTable,
         broker_id: int,
         *,
+        master_epoch: int = 0,
         begins_at_last_file: bool = False,
         is_learner: bool = False,
     ) -> None:
         self._store = store
         self._epochs = epochs
         self._broker_id = broker_id
+        self._master_epoch = master_epoch
         self._begins_at_last_file = begins_at_last_file
         self._is_learner = is_learner
 
-    async def agree(self, transport: Transport, log_range: LogRange | None) -> Agreement:
+    async def agree(
+        self, transport: Transport, log_range: LogRange | None, *, is_of_project: bool
+    ) -> Agreement:
         """Shake hands; implements `Handshake` of `follower.py`."""
         is_empty = self._store.min_physical_offset == self._store.max_physical_offset
         words = SlaveHello(self._broker_id, self._begins_at_last_file and is_empty, self._is_learner)
         await transport.send_all(encode_slave_hello(words))
         hello = await _receive_hello(transport)
+        if is_of_project and hello.newest_epoch < self._master_epoch:
+            raise OutdatedMaster(
+                f"the controller named the master of epoch {self._master_epoch}, and the broker at its address has "
+                f"only reached epoch {hello.newest_epoch}"
+            )
         return Agreement(
             LogRange(0 if log_range is None else log_range.begin, hello.end),
             None if is_empty else self._find_common_end(hello),

@@ -316,7 +316,9 @@ class Agreement(NamedTuple):
 class Handshake(Protocol):
     """What master and slave say to each other before the log is copied."""
 
-    async def agree(self, transport: Transport, log_range: LogRange | None) -> Agreement:
+    async def agree(
+        self, transport: Transport, log_range: LogRange | None, *, is_of_project: bool
+    ) -> Agreement:
         """Shake hands over a new connection. ``log_range`` has the ends of the master's log as it told them before.
 
         Raises Diverged, OutdatedMaster, CannotFollow, HaWireError, and what ends a connection.
@@ -520,7 +522,9 @@ class Follower:
         log_range, ticket = await self._ask_master(master)
         if self._handshake is not None:
             async with self._connect(master, ticket) as transport:
-                agreement = await self._handshake.agree(transport, log_range)
+                agreement = await self._handshake.agree(
+                    transport, log_range, is_of_project=ticket is not None
+                )
                 await self._copy_agreed(transport, agreement)
             return
         prepared = await self._prepare_comparison(log_range, self._compared_bytes)

@@ -101,7 +101,7 @@ class World:
         epochs: EpochTable,
         slave: MessageStore,
         slave_epochs: EpochTable,
-        **options: bool,
+        **options: Any,
     ) -> None:
         self.master = EpochMaster(master, nursery, epochs)
         self.slave = slave
@@ -128,7 +128,7 @@ class World:
 
 @asynccontextmanager
 async def world(
-    master: MessageStore, epochs: EpochTable, slave: MessageStore, slave_epochs: EpochTable, **options: bool
+    master: MessageStore, epochs: EpochTable, slave: MessageStore, slave_epochs: EpochTable, **options: Any
 ) -> AsyncIterator[World]:
     async with trio.open_nursery() as nursery:
         yield World(nursery, master, epochs, slave, slave_epochs, **options)
@@ -532,6 +532,27 @@ async def test_nothing_is_cut_for_a_broker_that_is_not_the_master_yet() -> None:
         fill(store, 1, seed=2)
         await trio.sleep(10)
         assert pair.follower.cut_at == common
+
+
+@pytest.mark.parametrize("is_of_project", [False, True])
+@virtual
+async def test_a_master_of_this_project_has_reached_the_epoch_that_the_controller_named(
+    is_of_project: bool,
+) -> None:
+    """An official one leaves an epoch out of its table that begins where the one before did."""
+    store = filled(20)
+    async with world(store, table_of((1, 0)), opened(), table_of(), master_epoch=3) as pair:
+        if is_of_project:
+            pair.master.ticket = pair.master.server.access.issue_ticket(2)
+        await trio.sleep(1)
+        if is_of_project:
+            assert pair.follower.state == NO_CONNECTION
+            assert "named the master of epoch 3" in pair.follower.reason
+            assert pair.slave.max_physical_offset == 0
+            pair.master.elect(3)
+            pair.master.ticket = pair.master.server.access.issue_ticket(2)
+            await trio.sleep(5)
+        pair.check_equal()
 
 
 @virtual
