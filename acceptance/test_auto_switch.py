@@ -1,0 +1,177 @@
+"""Our broker and an official one under an official controller: each is master and slave of the other in turn."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from acceptance.test_cluster import available, namesrv_alone
+from acceptance.test_replicas import commit_log
+from compat_tests.clients.typed import connect, send, topic_request
+from compat_tests.endpoints.ports import find_server_ports
+from compat_tests.server import eventually
+from remoting.bodies.ha import EpochEntryCache, ReplicasInfo
+from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
+from remoting.requests.controller import ControllerGetSyncStateData
+from remoting.requests.ha import GetBrokerEpochCache
+from remoting.requests.offsets import GetMaxOffset
+from tools.official_controllers import ControlledBroker, OfficialController
+from tools.processes import Gateway
+
+pytestmark = pytest.mark.both_servers
+
+NAME, TOPIC = "broker-a", "Epochs"
+FILE_BYTES = 1 << 20
+GONE = (OSError, RemotingClosed, RemotingTimeout, RequestError)
+SETTINGS = {"brokerName": NAME, "controllerHeartBeatTimeoutMills": "6000"}
+OUR_SETTINGS = {
+    **SETTINGS,
+    "enableControllerMode": "true",
+    "allAckInSyncStateSet": "true",
+    "brokerIP1": "127.0.0.1",
+    "brokerIP2": "127.0.0.1",
+    "mappedFileSizeCommitLog": str(FILE_BYTES),
+}
+IN_SYNC_S = 90.0
+"""An official slave learns the HA address of its master with its registration, every 30 s."""
+
+
+class MixedGroup:
+    """An official controller, a namesrv of ours, an official broker and one of ours."""
+
+    def __init__(self, directory: Path, stack: ExitStack) -> None:
+        self._directory, self._stack = directory, stack
+        self.namesrv = stack.enter_context(namesrv_alone(directory / "n")).namesrv
+        self.controller = stack.enter_context(OfficialController(directory / "c")).address
+        self.official = self.new_official("official")
+        self._our_port = find_server_ports()[1]
+        self.our_process: Gateway | None = None
+
+    def new_official(self, name: str) -> ControlledBroker:
+        """Return an official broker with a new store."""
+        return ControlledBroker(self._directory / name, self.namesrv, self.controller, SETTINGS)
+
+    @property
+    def our_address(self) -> str:
+        return f"127.0.0.1:{self._our_port}"
+
+    @property
+    def stores(self) -> tuple[Path, Path]:
+        return Path(self.official.store), self._directory / "ours" / "store"
+
+    def start_ours(self) -> None:
+        options = ["-n", self.namesrv, "--store", str(self.stores[1]), "--host", "127.0.0.1"]
+        options += ["--port", str(self._our_port)]
+        for key, value in {**OUR_SETTINGS, "controllerAddr": self.controller}.items():
+            options += ["--set", f"{key}={value}"]
+        process = Gateway(self._directory / "ours", *options, command="broker")
+        self.our_process = self._stack.enter_context(process)
+
+    def kill_ours(self) -> None:
+        assert self.our_process is not None
+        self.our_process.kill()
+
+    def replicas(self) -> ReplicasInfo:
+        request = ControllerGetSyncStateData()
+        request.body = f'["{NAME}"]'.encode()
+        try:
+            with connect(self.controller, timeout_s=3) as controller:
+                return controller.ask(request).data.replicas_info_table.get(NAME, ReplicasInfo())
+        except GONE:
+            return ReplicasInfo()
+
+    def wait_for_master(self, address: str) -> None:
+        """Wait until a broker is master and takes messages."""
+        eventually(lambda: self.replicas().master_address == address and self.takes_messages(address), 90)
+
+    def wait_in_sync(self) -> None:
+        """Wait until both brokers are in sync."""
+        both = {self.official.broker, self.our_address}
+        eventually(
+            lambda: {replica.broker_address for replica in self.replicas().in_sync_replicas} == both,
+            IN_SYNC_S,
+        )
+
+    @staticmethod
+    def takes_messages(address: str) -> bool:
+        try:
+            with connect(address, timeout_s=6) as broker:
+                broker.ask(topic_request(TOPIC, 4))
+                return bool(send(broker, TOPIC, b"is anybody there").code == 0)
+        except GONE:
+            return False
+
+    @staticmethod
+    def fill(address: str, count: int) -> None:
+        with connect(address) as broker:
+            for number in range(count):
+                assert send(broker, TOPIC, b"%d " % number + b"x" * 900, queue_id=number % 4).code == 0
+
+    @staticmethod
+    def epochs(address: str) -> EpochEntryCache:
+        with connect(address) as broker:
+            return broker.ask(GetBrokerEpochCache()).data
+
+    def check_equal(self) -> None:
+        """Assert that logs, queues and epochs are the same, also in the files."""
+        addresses = self.official.broker, self.our_address
+
+        def are_equal() -> bool:
+            first, second = map(self.epochs, addresses)
+            return (first.max_offset, first.epoch_list) == (second.max_offset, second.epoch_list)
+
+        eventually(are_equal, 30)
+        own, copies = map(commit_log, self.stores)
+        common = own.keys() & copies.keys()
+        assert {name: own[name] == copies[name] for name in common} == dict.fromkeys(common, True)
+        files = [store / "epochFileCheckpoint" for store in self.stores]
+        assert files[0].read_bytes() == files[1].read_bytes()
+        with connect(addresses[0]) as first, connect(addresses[1]) as second:
+            for queue_id in range(4):
+                ends = GetMaxOffset(topic=TOPIC, queue_id=queue_id)
+                eventually(lambda ends=ends: first.ask(ends).offset == second.ask(ends).offset, 20)  # type: ignore[misc]
+
+
+@contextmanager
+def mixed_group(directory: Path) -> Iterator[MixedGroup]:
+    with ExitStack() as stack, available():
+        yield MixedGroup(directory, stack)
+
+
+def test_an_official_broker_and_ours_are_master_and_slave_in_turn(tmp_path: Path) -> None:
+    with mixed_group(tmp_path) as group, group.official:
+        group.wait_for_master(group.official.broker)
+        # More than one file before there is a slave.
+        group.fill(group.official.broker, 2000)
+        group.start_ours()
+        group.wait_in_sync()
+        group.fill(group.official.broker, 100)
+        group.check_equal()
+
+        group.official.crash()
+        group.wait_for_master(group.our_address)
+        group.fill(group.our_address, 100)
+        group.official.start()
+        group.wait_in_sync()
+        group.fill(group.our_address, 100)
+        group.check_equal()
+
+        group.kill_ours()
+        group.wait_for_master(group.official.broker)
+        group.fill(group.official.broker, 10)
+        group.start_ours()
+        group.wait_in_sync()
+        group.fill(group.official.broker, 10)
+        group.check_equal()
+        assert len(group.epochs(group.our_address).epoch_list) == 3
+
+        # A new official slave has the short epochs as well: from an official master it would not.
+        group.official.crash()
+        group.wait_for_master(group.our_address)
+        with group.new_official("late") as group.official:
+            group.wait_in_sync()
+            group.check_equal()
+            assert len(group.epochs(group.official.broker).epoch_list) == 4
+        assert group.our_process is not None
+        assert "Traceback" not in group.our_process.output()
