@@ -218,6 +218,7 @@ class Registrar:
             queues={name: queue_data(config.broker_name, table[name], mask) for name in topics},
             data_version=self._broker.topics.version,
             acting_master=self.sends_heartbeats or None,
+            is_elected=self.is_controlled,
         )
         result = self._local.register_local(registration, table, LOOPBACK)
         self._broker.replication.note_master(result.ha_address, result.master_address)

@@ -33,12 +33,15 @@ class BrokerProcesses:
 
     def _supervise(self, broker: BrokerConfig, service: NamesrvService | None) -> SupervisedBroker:
         namesrv = service.namesrv if service is not None else None
+        is_elected = broker.replication.enable_controller_mode
         return SupervisedBroker(
             broker,
             self._start_process,
             write_log,
             namesrv_handlers.bind(namesrv) if namesrv is not None else {},
-            namesrv.child_brokers.add(broker.broker_name, broker.broker_id) if namesrv is not None else None,
+            namesrv.child_brokers.add(broker.broker_name, broker.broker_id, is_elected=is_elected)
+            if namesrv is not None
+            else None,
             self._config.limits.of_connection(),
             float(self._config.limits.drain_s),
         )
