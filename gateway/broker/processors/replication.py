@@ -112,7 +112,10 @@ def notify_min_broker_id_change(broker: Broker, request: NotifyMinBrokerIdChange
 
 @GetBrokerHaStatus.on(handlers)
 def get_ha_status(broker: Broker, request: GetBrokerHaStatus) -> GetBrokerHaStatusReply:
-    """Return how far each slave is; at a slave, its master and its own end."""
+    """Return how far each slave is; at a slave, its master and its own end.
+
+    Under a controller the slaves of the set are in sync, connected or not. Source: AutoSwitchHAService.getRuntimeInfo.
+    """
     if broker.config.role is Role.SLAVE:
         follower = broker.replication.follower
         client = HAClientRuntimeInfo(
@@ -122,11 +125,16 @@ def get_ha_status(broker: Broker, request: GetBrokerHaStatus) -> GetBrokerHaStat
         return GetBrokerHaStatusReply(data=HARuntimeInfo(master=False, ha_client_runtime_info=client))
     end, max_gap = broker.store.max_physical_offset, broker.config.replication.max_gap_not_in_sync_bytes
     slaves = [_slave_info(replica, end, max_gap) for replica in broker.replication.server.replicas]
+    sync_state, in_sync_count = broker.replication.sync_state, sum(slave.in_sync for slave in slaves)
+    if sync_state is not None:
+        in_sync_count = len(sync_state.members) - 1
+        for slave, replica in zip(slaves, broker.replication.server.replicas, strict=True):
+            slave.in_sync = replica.broker_id in sync_state.members
     return GetBrokerHaStatusReply(
         data=HARuntimeInfo(
             master=True,
             master_commit_log_max_offset=end,
-            in_sync_slave_nums=sum(slave.in_sync for slave in slaves),
+            in_sync_slave_nums=in_sync_count,
             ha_connection_info=slaves,
         )
     )

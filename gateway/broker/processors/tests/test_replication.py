@@ -4,7 +4,9 @@ import pytest
 import trio
 import trio.testing
 
+from gateway.broker.replication.auto_switch_wire import SlaveHello, encode_report, encode_slave_hello
 from gateway.broker.replication.tests.fake_slave import FakeSlave, real_time
+from gateway.config.replication import SYNC_MASTER, ControlledRole
 from gateway.tests.broker_fakes import FakeConnection
 from gateway.tests.broker_world import World
 from remoting.errors import RequestError
@@ -68,4 +70,22 @@ async def test_the_status_shows_how_far_each_slave_is() -> None:
         )
         assert (info.addr, info.in_sync, info.transfer_from_where) == ("10.0.0.7:4000", True, end)
         assert (info.slave_ack_offset, info.diff) == (end - info.diff, end // 2)
+        nursery.cancel_scope.cancel()
+
+
+@real_time
+async def test_under_a_controller_the_slaves_of_its_set_are_in_sync() -> None:
+    role = ControlledRole(1, 4, frozenset({1, 2, 9}), 7)
+    world = World(broker_role=SYNC_MASTER, enable_controller_mode=True, controlled=role)
+    server = world.broker.replication.server
+    async with trio.open_nursery() as nursery:
+        for broker_id in (2, 3):
+            here, there = trio.testing.memory_stream_pair()
+            nursery.start_soon(server.serve, StreamTransport(here, remote=("10.0.0.7", 4000 + broker_id)))
+            await there.send_all(encode_slave_hello(SlaveHello(broker_id)) + encode_report(0))
+        await trio.testing.wait_all_tasks_blocked()
+        status = world.ask(GetBrokerHaStatus()).data
+        assert status.in_sync_slave_nums == 2
+        in_sync = {slave.addr: slave.in_sync for slave in status.ha_connection_info}
+        assert in_sync == {"10.0.0.7:4002": True, "10.0.0.7:4003": False}
         nursery.cancel_scope.cancel()
