@@ -24,15 +24,18 @@ from gateway.broker.assembly.role_control import ROLE_REQUESTS
 from gateway.broker.processors import all_handlers
 from gateway.controller.processors import handlers as controller_handlers
 from gateway.namesrv.processors import handlers as namesrv_handlers
+from gateway.namesrv.registration import Registration
 from gateway.runtime.config_file import ConfigFile
 from gateway.runtime.run_blocking import RunBlocking
 from gateway.tests.broker_fakes import FakeConnection
 from gateway.tests.cluster import Cluster, Node, inline, settle, simulated
 from gateway.tests.extreme_values import usual_body, usual_headers
 from gateway.tests.test_extreme_requests import SETTINGS, name_of, usual_commands
-from remoting.acl import Credentials, sign_request
+from remoting.acl import Credentials, make_signer, sign_request
 from remoting.bodies.auth import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
+from remoting.bodies.queues import DataVersion
 from remoting.bodies.registration import RegisterBrokerBody
+from remoting.bodies.topics import TopicConfig, TopicConfigAndMappingSerializeWrapper
 from remoting.connection import Connection
 from remoting.declare import REQUESTS
 from remoting.errors import RequestError
@@ -294,3 +297,29 @@ def rules() -> AclInfo:
         resource="Topic:orders", actions=["Pub", "Sub"], source_ips=["10.0.0.0/8"], decision="Allow"
     )
     return AclInfo(subject="User:al", policies=[PolicyInfo(policy_type="Custom", entries=[entry])])
+
+
+@simulated
+async def test_only_credentials_succeed_an_elected_master_of_the_namesrvs_process(cluster: Cluster) -> None:
+    """A newer epoch takes the place of a local broker that a controller elected; a stranger may not register at all."""
+    node = await add_server(cluster, RegisterBroker.code)
+    routes = node.service.routes
+    version = DataVersion(state_version=1)
+    local = Registration("c", "b", 0, "10.0.0.5:1", data_version=version, is_elected=True)
+    routes.register_local(local, ())
+    topics = {name: TopicConfig(topic_name=name) for name in ("T", "U")}
+    wrapper = TopicConfigAndMappingSerializeWrapper(
+        data_version=DataVersion(state_version=2), topic_config_table=topics
+    )
+    request = RegisterBroker(
+        broker_name="b", broker_addr="10.0.0.6:1", cluster_name="c", ha_server_addr="10.0.0.6:2", broker_id=0
+    )
+    request.body = RegisterBrokerBody(topic_config_serialize_wrapper=wrapper, filter_server_list=[]).to_json()
+    client = cluster.dial(node.address)
+    for sign in (None, make_signer(CLERK)):
+        with pytest.raises(RequestError) as refusal:
+            await client.ask(request, sign=sign)
+        assert refusal.value.code == ResponseCode.NO_PERMISSION
+    assert routes.broker_member_group("c", "b", "").broker_addrs == {0: "10.0.0.5:1"}
+    await client.ask(request, sign=make_signer(ROOT))
+    assert routes.broker_member_group("c", "b", "").broker_addrs == {0: "10.0.0.6:1"}
