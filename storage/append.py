@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from struct import Struct
 from struct import error as struct_error
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 from zlib import crc32
 
 from codec.constants import MAGIC_V1, MAGIC_V2
@@ -25,7 +25,6 @@ from codec.sysflag import (
     TRANSACTION_ROLLBACK,
 )
 from storage.commit_log import CommitLog
-from storage.consume_queue import ConsumeQueue
 from storage.disk_mapping import Buffer
 from storage.errors import MessageIllegal, PropertiesTooLong
 from storage.layout import (
@@ -60,6 +59,30 @@ NO_HOST = bytes(8)
 
 Properties = TypeVar("Properties", bytes, str, dict[str, str])
 OtherProperties = TypeVar("OtherProperties", bytes, str, dict[str, str])
+
+
+class QueueWriter(Protocol):
+    """The end of a queue, to which a message and its entry are appended: a `ConsumeQueue` or a `QueueTail`."""
+
+    topic_part: bytes
+    queue_id: int
+    next_offset: int
+    buffer: Buffer
+    position: int
+    limit: int
+    recently_used: bool
+
+    def make_room(self) -> None:
+        """Get room for the next entry. Raises StoreFull."""
+
+    def make_room_for(self, size: int) -> None:
+        """Get room for ``size`` bytes of entries. Raises StoreFull."""
+
+    def append_entry(self, physical_offset: int, size: int, tags_code: int) -> None:
+        """Append one entry."""
+
+    def append_entries(self, entries: bytes) -> None:
+        """Append encoded entries."""
 
 
 @dataclass(slots=True)
@@ -112,7 +135,7 @@ class NewMessage(Generic[Properties]):
 
 
 def append_message(
-    log: CommitLog, queue: ConsumeQueue, message: NewMessage[Any], now_ms: int, max_bytes: int
+    log: CommitLog, queue: QueueWriter, message: NewMessage[Any], now_ms: int, max_bytes: int
 ) -> Appended:
     """Write one message and its queue entry. Raises MessageIllegal or StoreFull, and then nothing has changed.
 
@@ -179,7 +202,7 @@ def append_message(
 
 def append_many(
     log: CommitLog,
-    queue: ConsumeQueue,
+    queue: QueueWriter,
     store_host: bytes,
     now_ms: int,
     batch: bytes,
@@ -280,7 +303,7 @@ def _with_suffix(properties: bytes, suffix: bytes) -> bytes:
     return properties + (suffix if not properties or properties[-1] == 2 else b"\x02" + suffix)
 
 
-def encode_batch(log: CommitLog, queue: ConsumeQueue, batch: bytes, common: bytes, suffix: bytes) -> Encoded:
+def encode_batch(log: CommitLog, queue: QueueWriter, batch: bytes, common: bytes, suffix: bytes) -> Encoded:
     """Encode all messages of a batch. Raises MessageIllegal.
 
     ``common`` is the header from the system flag to the prepared transaction offset; ``suffix`` is encoded properties

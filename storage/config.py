@@ -72,6 +72,8 @@ class StoreConfig:
     check_crc_on_recover: bool = True  # checkCRCOnRecover
     # Settings without an official key.
     follows_master: bool = False  # the log is a copy of a master's, and may end before what is known of that
+    awaits_confirmation: bool = False  # messages are readable once they are confirmed: confirmed_store
+    log_is_confirmed: bool = False  # the whole log is confirmed when the store is opened
     start_at_second_file: bool = False  # for offset-preserving targets, see Recovery._initial_base
     reserve_commit_log_bytes: int = (
         16 << 20

@@ -152,6 +152,8 @@ class LogDispatch:
             self._store.dispatched_until_ms = message.store_timestamp
             return 1
         if message.is_blank_marker:
+            if end < commit_log.file_bytes:
+                return -1
             commit_log.dispatched_until = base + commit_log.file_bytes
             return 0
         # Whoever wrote it has checked the size, so the place of the next message is known.

@@ -1,7 +1,7 @@
 """All consume queues of one store: creates them, finds them and removes their files."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Final
 
 from codec.java_numbers import I32, parse_integer_or
@@ -84,7 +84,7 @@ class QueueSet:
         """Return the topics that have at least one queue."""
         return set(self._ids)
 
-    def delete_topic(self, topic: str, note_deletion: Callable[[], None]) -> Iterator[None]:
+    def delete_topic(self, topic: str, note_deletion: Callable[[], None]) -> Generator[None, None, None]:
         """Remove all queues of a topic, which gets no new ones until the iterator has ended.
 
         The first slice calls ``note_deletion``; if that raises StoreFull or OSError, nothing has changed. The others
@@ -104,7 +104,7 @@ class QueueSet:
 
     def _delete_queues(
         self, topic: str, queues: list[ConsumeQueue], note_deletion: Callable[[], None]
-    ) -> Iterator[None]:
+    ) -> Generator[None, None, None]:
         try:
             note_deletion()
         except (StoreFull, OSError):
@@ -173,6 +173,6 @@ class QueueSet:
         self._pool.close()
 
 
-def _note_only(note_deletion: Callable[[], None]) -> Iterator[None]:
+def _note_only(note_deletion: Callable[[], None]) -> Generator[None, None, None]:
     note_deletion()
     yield

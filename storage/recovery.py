@@ -46,7 +46,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from codec.constants import MAGIC_V1, MAGIC_V2
-from storage.commit_log import CommitLog, store_timestamp_of
+from storage.commit_log import NO_LIMIT, CommitLog, store_timestamp_of
 from storage.config import StoreConfig
 from storage.consume_queue import ConsumeQueue
 from storage.damage import find_next_message, is_filler, set_aside, write_filler
@@ -74,8 +74,6 @@ log = logging.getLogger(__name__)
 REBUILDING = b"rebuilding queues"
 """Content of the abort file while queue entries that the checkpoint covers are derived from the log."""
 
-NO_LIMIT = 1 << 62
-
 # Queues in which a message to start at is searched for: those with the latest messages have one just before the
 # checkpoint.
 _MAX_SEARCHED_QUEUES = 64
@@ -88,7 +86,8 @@ class DurableState:
     ``crashed``: the last run did not close the store cleanly. ``power_cut``: it crashed, and the machine was, or may
     have been, started again since, so that disk sectors can be lost. ``safe_timestamp``: messages stored up to this
     time, in ms, are on the disk even after a power cut. ``confirm_offset``: messages below this physical offset are on
-    the disk together with their queue entries; 0 if unknown. ``rebuilding``: the last run ended while it derived such
+    the disk together with their queue entries; 0 if unknown. ``confirmed_until``: messages below this physical offset
+    were confirmed, if that matters (`confirmed_store.py`). ``rebuilding``: the last run ended while it derived such
     entries from the log. ``queue_ranges``: the offsets that queues had reached; none may be given out again.
     """
 
@@ -96,6 +95,7 @@ class DurableState:
     power_cut: bool
     safe_timestamp: int
     confirm_offset: int
+    confirmed_until: int = 0
     rebuilding: bool = False
     queue_ranges: QueueRanges = field(default_factory=QueueRanges)
 
@@ -230,6 +230,8 @@ class Recovery:
     """One run over the files of a store that was just opened. ``run`` may be called once.
 
     Afterwards ``rebuilt`` is True if the checkpoint no longer describes the queues and has to be written again.
+    Messages from ``dispatched_until`` on have got no entries, because they are not confirmed; ``tail_ends`` are the
+    offsets that the next messages of their queues get.
     """
 
     def __init__(
@@ -242,6 +244,8 @@ class Recovery:
         deleted_topics: DeletedTopics,
     ) -> None:
         self.rebuilt = False
+        self.dispatched_until = NO_LIMIT
+        self.tail_ends: dict[tuple[str, int], int] = {}
         self._config = config
         self._files = files
         self._log = commit_log
@@ -257,6 +261,8 @@ class Recovery:
         self._dispatch = EntryDispatch(config, queue_set, deleted_topics)
         self._queues = self._dispatch.queues
         self._ends: dict[ConsumeQueue, QueueEnd] = {}
+        self._confirmed_until = durable.confirmed_until
+        self._readable_limit = NO_LIMIT
         self._rebuilding = durable.rebuilding
         self._queue_ranges = durable.queue_ranges
         self._queue_files_missing = False  # then only the whole log tells what was in them
@@ -308,6 +314,8 @@ class Recovery:
         if not self.rebuilt and self._report_missing_entries():
             self._distrust_queues(0)
             start = self._log.first_base
+        if self._config.awaits_confirmation and not self._config.log_is_confirmed:
+            self._readable_limit = max(self._confirmed_until, self._end_of_entries())
         # Step 4: the part that the checkpoint covers. An entry that is doubtful although its message is whole is
         # itself damaged; the log tells what it was.
         rebuild_start = self._check_confirmed_part(start)
@@ -551,9 +559,12 @@ class Recovery:
     def _last_safe_file(self) -> int:
         """Return the last log file that begins with a message known to be on the disk, else the first file.
 
+        After a clean close all messages are on the disk, but a store whose entries are built later may lack some.
         Source: CommitLog.recoverAbnormally, 5.4.0.
         """
         for base in reversed(self._log.bases()):
+            if not self._crashed and base > self._confirm_offset:
+                continue
             first = self._first_message_of(base)
             if isinstance(first, ScannedMessage) and self._is_safe(base, first.store_timestamp):
                 return base
@@ -623,6 +634,9 @@ class Recovery:
         """Read the log from ``start``, append the entries that queues lack, and return where the log ends."""
         offset = start
         self._dispatch.lost_bytes = 0
+        self.dispatched_until = NO_LIMIT
+        self.tail_ends.clear()
+        readable_end = start  # the end of the last message before the first that is not confirmed
         while True:
             for item in self._scan(offset, self._log.max_offset):
                 if isinstance(item, ScanEnd):
@@ -630,12 +644,20 @@ class Recovery:
                     # that it was writing, so this one is damaged, not torn.
                     next_message = self._find_message_after(item)
                     if next_message is None:
+                        if item.physical_offset > self._readable_limit:
+                            self.dispatched_until = readable_end
                         return item
                     # No holes yet: `EntryDispatch` appends them when the next message of a queue shows how many it
                     # lacks.
                     self._replace_damage(item, next_message)
                     offset = item.physical_offset
-                elif is_filler(item):
+                    continue
+                item_end = item.physical_offset + item.size
+                if item_end > self._readable_limit:
+                    self._note_unconfirmed(item)
+                    continue
+                readable_end = item_end
+                if is_filler(item):
                     self._dispatch.lost_bytes += item.size
                 elif item.physical_offset >= self._search.trusted_until and not self._dispatch.append_entry(
                     item, start == self._log.first_base and self._search.trusted_until == 0
@@ -645,6 +667,23 @@ class Recovery:
                     self._distrust_queues(0)
                     self._truncate_queues(self._log.first_base)
                     return self._rebuild_entries(self._log.first_base)
+
+    def _end_of_entries(self) -> int:
+        """Return the end of the last message that has an entry: an entry is built when its message is confirmed."""
+        end = 0
+        for queue in self._queues.values():
+            count = self._search.find_end(queue, NO_LIMIT) if queue.bases else 0
+            if queue.bases and count > queue.bases[0]:
+                physical_offset, size, _ = queue.read_entry(count - 1)
+                end = max(end, physical_offset + (0 if size in QUEUE_HOLE_SIZES else size))
+        return end
+
+    def _note_unconfirmed(self, message: ScannedMessage) -> None:
+        """Note the offset of a message that gets no entry yet."""
+        if not is_filler(message) and self._dispatch.needs_entry(message):
+            queue = self._dispatch.find_queue(message)
+            if queue is not None:
+                self.tail_ends[queue.topic, queue.queue_id] = message.queue_offset + 1
 
     # -- cutting the log --
 

@@ -26,13 +26,20 @@ read only fields whose stale value is harmless (an end that is too low).
 
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self
 
-from storage.append import Appended, BatchAppended, NewMessage, append_many, append_message
+from storage.append import (
+    Appended,
+    BatchAppended,
+    NewMessage,
+    QueueWriter,
+    append_many,
+    append_message,
+)
 from storage.checkpoint import StoreCheckpoint
 from storage.clock import Clock, SystemClock
 from storage.commit_log import CommitLog
@@ -176,7 +183,9 @@ class MessageStore:
             crashed,
             power_cut,
             checkpoint.safe_timestamp,
-            checkpoint.confirm_offset,
+            # An official broker keeps there up to where replicas have the log. Entries may end before.
+            0 if last_boot == b"" else checkpoint.confirm_offset,
+            confirmed_until=checkpoint.confirm_offset,
             rebuilding=(last_boot or b"").startswith(REBUILDING),
             queue_ranges=self._read_queue_ends(last_boot),
         )
@@ -184,6 +193,7 @@ class MessageStore:
             self.config, self.files, self.commit_log, self._queue_set, durable, self._deleted_topics
         )
         recovery.run()
+        self._take_over(recovery)
         # Only now is it known where the log ends: what was cut off will be written again, with other messages.
         # At a slave it comes again as it was: the messages of a topic that the master deleted are still to come.
         log_end = None if self.config.follows_master else self.max_physical_offset
@@ -198,6 +208,9 @@ class MessageStore:
         self._mark_open()
         data = {"root": self.config.root, "end": self.max_physical_offset, "queues": len(self._queues)}
         log.info("store opened", extra=data)
+
+    def _take_over(self, recovery: Recovery) -> None:
+        """Note what recovery has found out. Here nothing: all messages have their entries."""
 
     def _read_queue_ends(self, last_boot: bytes | None) -> QueueRanges:
         """Return the ends that the queues had at the last clean close; nothing after a crash of an official broker."""
@@ -370,9 +383,13 @@ class MessageStore:
         return 0 if queue is None else queue.min_offset
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """Return the queue offset the next message will get; 0 for an unknown queue."""
+        """Return the queue offset after the last readable message; 0 for an unknown queue."""
         queue = self._queues.get((topic, queue_id))
         return 0 if queue is None else queue.next_offset
+
+    def next_queue_offset(self, topic: str, queue_id: int) -> int:
+        """Return the queue offset that the next message will get; 0 for an unknown queue."""
+        return self.max_offset(topic, queue_id)
 
     def message_at(self, physical_offset: int) -> memoryview | None:
         """Return the stored message that starts at a physical offset, not copied; None when none does."""
@@ -383,7 +400,7 @@ class MessageStore:
         return (topic, queue_id) in self._queues
 
     @property
-    def queues_by_key(self) -> dict[tuple[str, int], ConsumeQueue]:
+    def queues_by_key(self) -> Mapping[tuple[str, int], QueueWriter]:
         """The queues by topic and queue id, for native code that appends to them in place of `append`."""
         return self._queues
 
@@ -498,7 +515,7 @@ class MessageStore:
         list(self.delete_topic_in_slices(topic))
         return before - len(self._queues)
 
-    def delete_topic_in_slices(self, topic: str) -> Iterator[None]:
+    def delete_topic_in_slices(self, topic: str) -> Generator[None, None, None]:
         """Remove all queues of a topic like `delete_topic`; other tasks may run at each yield.
 
         From the call to the last slice the topic refuses messages with StoreFull. The first slice waits for the disk,
