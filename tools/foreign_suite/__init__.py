@@ -1,0 +1,1 @@
+"""Runs apache/rocketmq-e2e, a test suite of the RocketMQ project, against both servers: `make e2e`."""
