@@ -145,15 +145,20 @@ def is_shown_as_master(namesrv: str, address: str) -> bool:
     return any(broker.broker_addrs.get(0) == address for broker in route.broker_datas)
 
 
+def require_etcd() -> None:
+    """Skip the case if there is no etcd."""
+    if etcd_program() is None:
+        if os.environ.get("WITHOUT_ETCD"):
+            pytest.skip("WITHOUT_ETCD is set")
+        skip_or_fail("etcd is not on PATH, which is needed for several controllers")
+
+
 @contextmanager
 def cluster(directory: Path, etcd_members: int = 0) -> Iterator[Cluster]:
     with ExitStack() as stack, available():
         etcd = None
         if etcd_members:
-            if etcd_program() is None:
-                if os.environ.get("WITHOUT_ETCD"):
-                    pytest.skip("WITHOUT_ETCD is set")
-                skip_or_fail("etcd is not on PATH, which is needed for several controllers")
+            require_etcd()
             (directory / "etcd").mkdir()
             etcd = stack.enter_context(EtcdMembers(directory / "etcd", etcd_members))
         yield Cluster(directory, stack, etcd, max(1, etcd_members))

@@ -6,6 +6,7 @@ import zlib
 from contextlib import suppress
 from typing import Final
 
+from codec.errors import MessageFormatError
 from codec.message import iter_messages
 from compat_tests.clients.typed import connect, pull
 from remoting.blocking import BlockingClient
@@ -69,7 +70,7 @@ class BrokerReader:
 
     def _run(self) -> None:
         while not self._is_over.is_set():
-            with suppress(*FAILURES), connect(self._address, timeout_s=TIMEOUT_S) as broker:
+            with suppress(MessageFormatError, *FAILURES), connect(self._address, timeout_s=TIMEOUT_S) as broker:
                 while not self._is_over.is_set():
                     for queue_id in self._offsets:
                         self._read_queue(broker, queue_id)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from codec.errors import MessageFormatError
 from compat_tests.clients.command_driver import StockClientError
 from compat_tests.server import eventually
 from tools.failovers.cluster import BROKER_GROUPS, BROKER_MACHINES, CONTROLLER_KINDS, Cluster
@@ -25,7 +26,7 @@ REPLACED_S: Final = 120.0
 """Longest wait for another master."""
 IN_SYNC_S: Final = 150.0
 SAME_END_S: Final = 60.0
-TROUBLE: Final = (AssertionError, RuntimeError, StockClientError, *FAILURES)
+TROUBLE: Final = (AssertionError, RuntimeError, StockClientError, MessageFormatError, *FAILURES)
 
 
 @dataclass(slots=True)
