@@ -70,7 +70,10 @@ class BrokerReader:
 
     def _run(self) -> None:
         while not self._is_over.is_set():
-            with suppress(MessageFormatError, *FAILURES), connect(self._address, timeout_s=TIMEOUT_S) as broker:
+            with (
+                suppress(MessageFormatError, *FAILURES),
+                connect(self._address, timeout_s=TIMEOUT_S) as broker,
+            ):
                 while not self._is_over.is_set():
                     for queue_id in self._offsets:
                         self._read_queue(broker, queue_id)

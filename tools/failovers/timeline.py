@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+from codec.ids import decode_message_id
 from tools.pairings.history import SEND_OK, SendHistory
 
 ANY: Final = ""
@@ -15,7 +16,10 @@ ANY: Final = ""
 
 @dataclass(frozen=True, slots=True)
 class AcceptedSend:
-    """A send that was answered with SEND_OK, with the times of request and answer. `broker`: "" if it is unknown."""
+    """A send that was answered with SEND_OK, with the times of request and answer.
+
+    `broker`: the broker that stored the message, "" if it is unknown.
+    """
 
     client: str
     broker: str
@@ -29,13 +33,19 @@ class Timeline(SendHistory):
     def __init__(self) -> None:
         super().__init__()
         self._times_lock = threading.Lock()
-        self._producers: dict[int, tuple[str, str]] = {}
+        self._clients: dict[int, str] = {}
         self._begun_s: dict[int, float] = {}
+        self._brokers: dict[int, str] = {}
         self._accepted: list[AcceptedSend] = []
 
-    def name_producer(self, number: int, client: str, broker: str = "") -> None:
-        """Name the client that has a producer number, and the broker if it sends to one only."""
-        self._producers[number] = client, broker
+    def name_producer(self, number: int, client: str) -> None:
+        """Name the client that has a producer number."""
+        self._clients[number] = client
+
+    def note_broker(self, body: bytes, message_id: str) -> None:
+        """Note which broker stored a message whose answer is noted next: a former master passes messages on."""
+        host, port, _ = decode_message_id(message_id)
+        self._brokers[_producer(body)] = f"{host}:{port}"
 
     def note_attempt(self, body: bytes, queue_id: int) -> None:
         super().note_attempt(body, queue_id)
@@ -50,9 +60,9 @@ class Timeline(SendHistory):
 
     def note_times(self, producer: int, begun_s: float, ended_s: float) -> None:
         """Note that a send of a producer was accepted."""
-        client, broker = self._producers[producer]
+        send = AcceptedSend(self._clients[producer], self._brokers.pop(producer, ""), begun_s, ended_s)
         with self._times_lock:
-            self._accepted.append(AcceptedSend(client, broker, begun_s, ended_s))
+            self._accepted.append(send)
 
     def accepted(self, since_s: float = 0.0) -> list[AcceptedSend]:
         """Return the sends that were accepted since a moment, in the order of their answers."""
@@ -61,7 +71,7 @@ class Timeline(SendHistory):
 
     def clients(self) -> list[str]:
         """Return the names of the clients."""
-        return list(dict.fromkeys(client for client, _ in self._producers.values()))
+        return list(dict.fromkeys(self._clients.values()))
 
 
 def _producer(body: bytes) -> int:

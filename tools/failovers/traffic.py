@@ -65,6 +65,7 @@ class DirectSender:
         except FAILURES:
             self.close()
             raise
+        self._history.note_broker(body, reply.msg_id)
         self._history.note_answer(body, reply.queue_offset, reply.code)
 
     def close(self) -> None:
@@ -86,7 +87,7 @@ class Traffic:
         versions = [client for client in clients if client != GRPC]
         self._create_topics(versions)
         for number, broker in enumerate(cluster.brokers, FIRST_DIRECT):
-            self.history.name_producer(number, DIRECT, broker.address)
+            self.history.name_producer(number, DIRECT)
             direct = DirectSender(broker.address, self.history)
             self.load.add(number, direct.send, PAUSE_S, direct.close)
             stack.callback(BrokerReader(broker.address, self.messages).close)

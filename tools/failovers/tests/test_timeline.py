@@ -2,6 +2,7 @@
 
 import pytest
 
+from codec.ids import encode_message_id
 from tools.failovers.timeline import (
     AcceptedSend,
     Timeline,
@@ -56,12 +57,17 @@ def test_answers_that_overlap_are_not_a_change_back() -> None:
 
 def test_a_timeline_notes_the_times_of_accepted_messages_only() -> None:
     history = Timeline()
-    history.name_producer(1, "direct", "a")
+    history.name_producer(1, "direct")
     history.name_producer(2, "routed")
     for body, code in ((b"1-0 x", 0), (b"2-0 x", 12), (b"2-1 x", 0)):
         history.note_attempt(body, 0)
+        if body.startswith(b"1"):
+            history.note_broker(body, encode_message_id("127.0.0.1", 10911, 5))
         history.note_answer(body, 0, code)
-    assert [(send.client, send.broker) for send in history.accepted()] == [("direct", "a"), ("routed", "")]
+    assert [(send.client, send.broker) for send in history.accepted()] == [
+        ("direct", "127.0.0.1:10911"),
+        ("routed", ""),
+    ]
     assert history.clients() == ["direct", "routed"]
     assert history.promised == 1
 
