@@ -170,8 +170,18 @@ class StreamTransport:
 
 
 async def connect(host: str, port: int, reactor: Reactor | None = None) -> SocketTransport:
-    """Open a TCP connection, which ``reactor`` can watch. Raises OSError when it is refused."""
-    stream = await trio.open_tcp_stream(host, port)
+    """Open a TCP connection, which ``reactor`` can watch.
+
+    Raises ConnectionRefusedError if nobody listens there, and another OSError for other failures.
+    """
+    try:
+        stream = await trio.open_tcp_stream(host, port)
+    except OSError as error:
+        # trio raises an OSError whose cause has those of all addresses of the host.
+        attempts = error.__cause__.exceptions if isinstance(error.__cause__, ExceptionGroup) else ()
+        if attempts and all(isinstance(attempt, ConnectionRefusedError) for attempt in attempts):
+            raise ConnectionRefusedError(str(error)) from error
+        raise
     fileno = stream.socket.fileno()
     sock = socket.fromfd(fileno, stream.socket.family, stream.socket.type)
     stream.socket.close()

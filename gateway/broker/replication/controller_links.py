@@ -64,7 +64,7 @@ class ControllerLink:
 
     ``is_listed`` is False for a controller that only another one has named. ``heartbeat_sent_s`` is when the last
     heartbeat was sent that the controller has answered over the present connection, None before one was.
-    ``claims_to_lead`` is what it last said of itself.
+    ``claims_to_lead`` is what it last said of itself. ``is_silent`` is True while it does not answer in time.
     """
 
     def __init__(self, address: Address, *, is_listed: bool) -> None:
@@ -73,6 +73,7 @@ class ControllerLink:
         self.connection: Connection | None = None
         self.heartbeat_sent_s: float | None = None
         self.claims_to_lead = False
+        self.is_silent = False
 
     @property
     def name(self) -> str:
@@ -136,6 +137,16 @@ class ControllerLinks:
         """The link to the leading controller, None while that is not known or not connected."""
         leader = self._leader
         return leader if leader is not None and leader.is_open else None
+
+    @property
+    def _seeks_leader(self) -> bool:
+        """True if the others are to be asked who leads: nobody is known to, or that one does not answer.
+
+        A leader that hangs or is cut off is replaced after its lease. Its successor must be known before the lease of a
+        master ends, although the connection to the former one is still open.
+        """
+        leader = self.leader
+        return leader is None or leader.is_silent
 
     @property
     def trouble(self) -> str:
@@ -279,7 +290,7 @@ class ControllerLinks:
         self, nursery: trio.Nursery, events: LinkEvents, link: ControllerLink, connection: Connection
     ) -> None:
         """Send heartbeats, and ask for the leader, until the connection closes or nothing is answered any more."""
-        link.connection = connection
+        link.connection, link.is_silent = connection, False
         if self._lost_leader is link:
             self._lost_leader = None
         closed = trio.Event()
@@ -299,7 +310,7 @@ class ControllerLinks:
                 wake, turn_s = self._wake, self._now()
                 must_ask = turn_s >= asked_leader_s + settings.sync_controller_metadata_period_ms / 1000
                 is_answered = await self._send_heartbeat(events, link, connection)
-                if must_ask or self.leader is None:
+                if must_ask or self._seeks_leader:
                     asked_leader_s = turn_s
                     is_answered |= await self._ask_for_leader(nursery, events, link, connection)
                 if link.heartbeat_sent_s is not None and link.heartbeat_sent_s >= turn_s:
@@ -325,8 +336,9 @@ class ControllerLinks:
         try:
             answer = await connection.ask_command(command, self._longest_wait_s)
         except RemotingTimeout:
-            self._note_failure(link.name, NO_ANSWER)
+            self._note_silence(link)
             return False
+        link.is_silent = False
         if answer.code == ResponseCode.SUCCESS:
             link.heartbeat_sent_s = sent_s
             self._note_success(link.name)
@@ -341,7 +353,7 @@ class ControllerLinks:
         try:
             answer = await connection.ask(ControllerGetMetadataInfo(), self._longest_wait_s, self._sign)
         except RemotingTimeout:
-            self._note_failure(link.name, NO_ANSWER)
+            self._note_silence(link)
             return False
         except RequestError as refusal:
             self._note_failure(link.name, str(refusal))
@@ -351,7 +363,7 @@ class ControllerLinks:
             self._set_leader(link)
         elif self._leader is link:
             self._forget_leader(link)
-        if self.leader is None and answer.controller_leader_address:
+        if self._seeks_leader and answer.controller_leader_address:
             try:
                 address = parse_address(answer.controller_leader_address)
             except ValueError as error:
@@ -363,6 +375,13 @@ class ControllerLinks:
     @property
     def _longest_wait_s(self) -> float:
         return self._settings.send_heartbeat_timeout_ms / 1000
+
+    def _note_silence(self, link: ControllerLink) -> None:
+        if not link.is_silent:
+            link.is_silent = True
+            if self._leader is link:
+                self.wake()
+        self._note_failure(link.name, NO_ANSWER)
 
     def _note_failure(self, name: str, reason: str) -> None:
         if self._troubles.get(name) != reason:
