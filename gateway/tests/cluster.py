@@ -5,7 +5,7 @@ import functools
 import inspect
 import itertools
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Self
 
 import trio
@@ -128,6 +128,8 @@ class Node:
         self.service = service
         self.address = address
         self.registrar = registrar
+        self.beside: Callable[[], Awaitable[None]] | None = None
+        """What runs beside the server until that has ended."""
         self.scope = trio.CancelScope()
         self.ended = trio.Event()
 
@@ -141,6 +143,8 @@ class Node:
             async with trio.open_nursery() as nursery:
                 if self.registrar is not None:
                     nursery.start_soon(self.registrar.run)
+                if self.beside is not None:
+                    nursery.start_soon(self.beside)
                 await self.service.run([])
                 nursery.cancel_scope.cancel()
         self.ended.set()

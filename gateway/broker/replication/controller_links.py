@@ -187,12 +187,6 @@ class ControllerLinks:
                 self._forget_leader(link)
             raise
 
-    def reconnect(self) -> None:
-        """Close all connections, so that the controllers take this broker for dead, and open them again."""
-        for link in self._links:
-            if link.connection is not None:
-                link.connection.close("the controllers are to notice the end of the former run")
-
     def wake(self) -> None:
         """Send the next heartbeats at once, and ask who leads if that is not known."""
         event, self._wake = self._wake, trio.Event()
@@ -246,7 +240,7 @@ class ControllerLinks:
         """Stay connected to one controller. One that is not listed is given up when it cannot be reached."""
         try:
             while True:
-                is_connected = False
+                is_connected, begun_s = False, self._now()
                 try:
                     # Only the connecting is limited in time: its nursery ends with the connection.
                     with trio.CancelScope(deadline=trio.current_time() + CONNECT_TIMEOUT_S) as scope:
@@ -267,7 +261,9 @@ class ControllerLinks:
                     link.connection = link.heartbeat_sent_s = None
                 if not is_connected and not link.is_listed:
                     return
-                await trio.sleep(0 if self._lost_leader is link else MIN_TURN_S if is_connected else RETRY_S)
+                # At once after the end of a connection that worked: a leader has taken this broker for dead.
+                has_worked = is_connected and self._now() - begun_s >= RETRY_S
+                await trio.sleep(0 if has_worked else RETRY_S)
         finally:
             self._links.remove(link)
 

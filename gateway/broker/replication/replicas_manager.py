@@ -13,10 +13,9 @@ Theory of operation
    set is not asked for again at once, and changes nothing else.
 4. **The lease** (`fencing.py`) is renewed whenever the leading controller confirms the role after a heartbeat.
 
-A broker that is started, and that the controller takes for the living master, was master before it ended. It sends no
-heartbeats until the controller has noticed that end, and then becomes master in a newer epoch, or slave of another
-one. If it went on in the old epoch after a power failure, a slave could have messages of that epoch which it lost
-itself, and new ones would get their offsets. The official broker goes on.
+A broker that has just been started, and that the controller takes for the living master, was master before it ended,
+or another process has its identity. It sends no heartbeats until the controller has noticed that end. Slaves may have
+messages of the old epoch that it has lost itself, and one of them is then elected. The official broker goes on at once.
 
 Source: ReplicasManager, 5.4.0.
 """
@@ -239,26 +238,23 @@ class ReplicasManager:
         """Take an id, if there is none yet, say where the broker is, and learn who is master."""
         self._broker_id = await self._repeat("id", self._take_id)
         term = await self._repeat("registration", self._find_term)
-        while self._was_left_by_former_run(term):
+        while term is None:
             self._broker.note_state(
                 "the controllers have not noticed yet that this broker, which is their master, has been started again"
             )
-            if self._sends_heartbeats:
-                self._sends_heartbeats = False
-                self._links.reconnect()
             await trio.sleep(RETRY_S)
             term = await self._repeat("registration", self._find_term)
         self._obey(term)
 
-    def _was_left_by_former_run(self, term: MasterTerm) -> bool:
-        is_own = term.master_id == self._broker_id
-        return is_own and self.role.master_epoch < term.epoch <= self._broker.log_state.epoch
+    async def _find_term(self) -> MasterTerm | None:
+        """Say where the broker is, and return the term of the living master, if need be after an election.
 
-    async def _find_term(self) -> MasterTerm:
-        """Say where the broker is, and return the term of the living master, if need be after an election."""
+        Return None if this broker is said to be that, although it has just been started.
+        """
         term = _term_of(await self._register_address())
-        if term is not None and term.master_id == self._broker_id:
-            return term
+        is_own = term is not None and term.master_id == self._broker_id
+        if term is not None and is_own and term.epoch > self.role.master_epoch:
+            return None
         self._sends_heartbeats = True
         await self._wait_for_heartbeat()
         return term if term is not None and term.master_id is not None else await self._elect()
@@ -276,10 +272,10 @@ class ReplicasManager:
 
     async def _take_id(self) -> int:
         identity, config = self._identity, self._broker.config
-        broker_id = await self._run_blocking(identity.read)
+        broker_id: int | None = await self._run_blocking(identity.read)
         if broker_id is not None:
             return broker_id
-        application = await self._run_blocking(identity.read_application)
+        application: Application | None = await self._run_blocking(identity.read_application)
         if application is None:
             answer = await self._links.ask_leader(
                 ControllerGetNextBrokerId(

@@ -1,0 +1,240 @@
+"""Brokers under a controller: they get roles, replace a master that dies, and stop when no controller confirms them."""
+
+import pytest
+import trio
+
+from codec.constants import ResponseCode
+from gateway.config.replication import SYNC_MASTER, Role
+from gateway.tests.cluster import NAMESRV, bodies, message, pull, simulated
+from gateway.tests.controlled import CONTROLLER, NAME, controlled
+from remoting.bodies.ha import SyncStateSet
+from remoting.errors import RequestError
+from remoting.requests.ha import NotifyBrokerRoleChanged
+from remoting.requests.namesrv import BrokerHeartbeat
+from remoting.requests.roles import ChangeBrokerRole
+
+
+def registered(cluster):
+    table = cluster.nodes[NAMESRV].service.routes.cluster_info("").broker_addr_table
+    return dict(table[NAME].broker_addrs) if NAME in table else {}
+
+
+def master_of(nodes):
+    (master,) = [node for node in nodes if node.broker.config.role is Role.MASTER and not node.ended.is_set()]
+    return master
+
+
+def address_of(node):
+    return "{}:{}".format(*node.address)
+
+
+async def wait_for(condition, limit_s=60):
+    with trio.fail_after(limit_s):
+        while not condition():
+            await trio.sleep(0.05)
+
+
+async def send(cluster, node, body):
+    return await cluster.dial(node.address).ask(message(body=body), 10)
+
+
+@simulated
+async def test_the_first_of_three_brokers_becomes_master_and_the_others_copy_it(cluster):
+    group, nodes = await controlled(cluster)
+    term = await group.term()
+    assert (term.master_epoch, sorted(term.data.sync_state_set)) == (1, [1, 2, 3])
+    master = master_of(nodes)
+    assert term.master_address == address_of(master)
+    assert (master.broker.config.broker_id, master.broker.config.replication.broker_role) == (0, SYNC_MASTER)
+    await send(cluster, master, b"hello")
+    await trio.sleep(2)
+    ids = {node.broker.config.controlled.broker_id for node in nodes}
+    assert ids == {1, 2, 3}
+    assert set(registered(cluster)) == {0} | ids - {term.master_broker_id}
+    assert registered(cluster)[0] == address_of(master)
+    ends = {node.broker.store.max_physical_offset for node in nodes}
+    assert ends == {master.broker.store.max_physical_offset}
+    for node in nodes:
+        content = f"DefaultCluster#{NAME}#{node.broker.config.controlled.broker_id}"
+        assert node.files.read_small(f"/{NAME}/brokerIdentity") == content.encode()
+
+
+@simulated
+async def test_a_dead_master_is_replaced_and_comes_back_as_slave(cluster):
+    group, nodes = await controlled(cluster)
+    old = master_of(nodes)
+    id_of_old = old.broker.config.controlled.broker_id
+    for number in range(5):
+        await send(cluster, old, b"%d" % number)
+    await old.crash()
+    await wait_for(lambda: any(node.broker.config.role is Role.MASTER for node in nodes if node is not old))
+    new = master_of(nodes)
+    await send(cluster, new, b"after")
+    term = await group.term()
+    assert (term.master_epoch, term.master_address) == (2, address_of(new))
+    assert bodies(await cluster.dial(new.address).ask(pull())) == [b"0", b"1", b"2", b"3", b"4", b"after"]
+    await wait_for(lambda: registered(cluster).get(0) == address_of(new))
+    back = await group.add_broker(old.address[0], old.files)
+    await wait_for(lambda: back.broker.replication.follows_master)
+    assert back.broker.config.broker_id == back.broker.config.controlled.broker_id == id_of_old
+    await trio.sleep(3)
+    assert sorted((await group.term()).data.sync_state_set) == [1, 2, 3]
+    assert [entry.epoch for entry in back.broker.replication.epochs.entries] == [1, 2]
+    await send(cluster, new, b"to all")
+    with pytest.raises(RequestError):
+        await send(cluster, back, b"to a slave")
+
+
+@simulated
+async def test_a_broker_serves_nobody_before_it_has_a_role(cluster):
+    group, nodes = await controlled(cluster, brokers=1)
+    group.controller.hangs = True
+    late = await group.add_broker("10.0.1.7")
+    await trio.sleep(30)
+    with pytest.raises(RequestError, match="has no role") as refused:
+        await send(cluster, late, b"hello")
+    assert refused.value.code == ResponseCode.SYSTEM_BUSY
+    assert address_of(late) not in registered(cluster).values()
+    group.controller.hangs = False
+    await wait_for(lambda: late.broker.replication.follows_master)
+    assert late.broker.config.broker_id == 2
+
+
+@simulated
+async def test_a_master_without_controllers_stores_nothing_before_another_can_be_elected(cluster):
+    group, nodes = await controlled(cluster, brokers=2)
+    master = master_of(nodes)
+    group.controller.hangs = True
+    began_s = trio.current_time()
+    client = cluster.dial(master.address)
+
+    async def send_until_refused():
+        while True:
+            await client.ask(message(), 10)
+            await trio.sleep(0.1)
+
+    with pytest.raises(RequestError, match="do not confirm"):
+        await send_until_refused()
+    assert 7.5 < trio.current_time() - began_s < 9.2, "the time-out of the controller is 10 s"
+    await trio.sleep(2)
+    assert any("no leading controller confirms" in text for text in failing(master))
+    group.controller.hangs = False
+    await wait_for(lambda: not failing(master))
+    assert (await send(cluster, master_of(nodes), b"again")).code == 0
+
+
+def failing(node):
+    now_s = trio.current_time()
+    return [health.last_error for health in node.service.tasks._tasks.values() if health.is_failing(now_s)]
+
+
+@simulated
+async def test_the_end_of_the_connection_to_the_leader_suspends_a_master(cluster):
+    """The controller takes it for dead at once, and elects another one."""
+    group, nodes = await controlled(cluster, brokers=2)
+    master = master_of(nodes)
+    client = cluster.dial(master.address)
+    await client.ask(message(), 10)
+    group.cut_off(master.address[0], CONTROLLER[0])
+    with pytest.raises(RequestError, match="do not confirm"):
+        await client.ask(message(), 10)
+    (slave,) = [node for node in nodes if node is not master]
+    await wait_for(lambda: slave.broker.config.role is Role.MASTER)
+    with pytest.raises(RequestError, match="do not confirm"):
+        await client.ask(message(), 10)
+    group.cut.clear()
+    await wait_for(lambda: master.broker.config.role is Role.SLAVE)
+
+
+@simulated
+async def test_a_controller_that_dies_does_not_stop_a_master(cluster):
+    group, nodes = await controlled(cluster, brokers=2)
+    master = master_of(nodes)
+    client = cluster.dial(master.address)
+    await cluster.nodes[CONTROLLER].crash()
+    for connection in list(group.controller.server.connections):
+        connection.close("the process is gone")
+    await trio.sleep(0.01)
+    await client.ask(message(), 10)
+    await trio.sleep(6)
+    await client.ask(message(), 10)
+    await trio.sleep(6)
+    with pytest.raises(RequestError, match="do not confirm"):
+        await client.ask(message(), 10)
+
+
+@simulated
+async def test_a_broker_that_the_controller_takes_for_its_living_master_waits_until_that_has_ended(cluster):
+    group, nodes = await controlled(cluster, brokers=1)
+    (master,) = nodes
+    await send(cluster, master, b"of epoch 1")
+    alive = cluster.dial(CONTROLLER)
+
+    def heartbeat():
+        return BrokerHeartbeat(
+            cluster_name="DefaultCluster",
+            broker_addr=address_of(master),
+            broker_name=NAME,
+            broker_id=1,
+            heartbeat_timeout_mills=10_000,
+        )
+
+    await alive.ask(heartbeat())
+    await master.crash()
+    back = await group.add_broker(master.address[0], master.files)
+    await trio.sleep(8)
+    assert back.broker.config.role is Role.SLAVE
+    assert any("has been started again" in text for text in failing(back))
+    await wait_for(lambda: back.broker.config.role is Role.MASTER)
+    await send(cluster, back, b"after it")
+    assert bodies(await cluster.dial(back.address).ask(pull())) == [b"of epoch 1", b"after it"]
+
+
+@simulated
+async def test_a_notification_changes_nothing_by_itself(cluster):
+    group, nodes = await controlled(cluster, brokers=2)
+    master = master_of(nodes)
+    (slave,) = [node for node in nodes if node is not master]
+    forged = NotifyBrokerRoleChanged(
+        master_address=address_of(slave),
+        master_epoch=2_000_000_000,
+        sync_state_set_epoch=7,
+        master_broker_id=2,
+        data=SyncStateSet(sync_state_set=[2], sync_state_set_epoch=7),
+    )
+    asked = len(group.controller.asked)
+    for node in nodes:
+        await cluster.dial(node.address).ask(forged)
+    await trio.sleep(0.05)
+    assert 1004 in group.controller.asked[asked:], "the controller is asked at once"
+    await trio.sleep(3)
+    assert master_of(nodes) is master
+    await send(cluster, master, b"as before")
+
+
+@simulated
+async def test_roles_are_not_changed_by_request(cluster):
+    group, nodes = await controlled(cluster, brokers=1)
+    request = ChangeBrokerRole(broker_role="SLAVE", broker_id=1)
+    with pytest.raises(RequestError, match="a controller chooses the master of broker-a"):
+        await cluster.dial(nodes[0].address).ask(request)
+
+
+@simulated
+async def test_a_controller_that_has_lost_its_state_gets_no_master(cluster):
+    group, nodes = await controlled(cluster, brokers=1)
+    (master,) = nodes
+    await master.crash()
+    back = await group.add_broker(master.address[0], master.files)
+    await wait_for(lambda: back.broker.config.role is Role.MASTER)
+    await send(cluster, back, b"of a later epoch")
+    await back.crash()
+    group.store.entries.clear()
+    await cluster.nodes[CONTROLLER].crash()
+    group.controllers.clear()
+    await group.add_controller()
+    await trio.sleep(6)
+    again = await group.add_broker(master.address[0], master.files)
+    await trio.sleep(30)
+    assert again.broker.config.role is Role.SLAVE
+    assert any("lost their state" in text for text in failing(again))
