@@ -150,11 +150,11 @@ class ControllerLinks:
 
     @property
     def trouble(self) -> str:
-        """The reasons why no leader is known, "" if one is."""
-        if self.leader is not None:
-            return ""
+        """The reasons why no leader is known, or why it is of no use; "" without any."""
         reasons = [f"{name}: {reason}" for name, reason in self._troubles.items()]
-        return "; ".join(reasons) or "none of the controllers leads"
+        if not reasons and self.leader is None:
+            return "none of the controllers leads"
+        return "; ".join(reasons)
 
     # -- asking -------------------------------------------------------------------------------------------------------
 
