@@ -1,7 +1,10 @@
 """Our broker and an official one under an official controller: each is master and slave of the other in turn."""
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+import socket
+import ssl
+import struct
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -14,12 +17,10 @@ from compat_tests.server import eventually
 from remoting.bodies.ha import EpochEntryCache, ReplicasInfo
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
 from remoting.requests.controller import ControllerGetSyncStateData
-from remoting.requests.ha import GetBrokerEpochCache
+from remoting.requests.ha import GetBrokerEpochCache, GetBrokerHaStatus
 from remoting.requests.offsets import GetMaxOffset
-from tools.official_controllers import ControlledBroker, OfficialController
+from tools.official_controllers import ControlledBroker, OfficialController, free_port
 from tools.processes import Gateway
-
-pytestmark = pytest.mark.both_servers
 
 NAME, TOPIC = "broker-a", "Epochs"
 FILE_BYTES = 1 << 20
@@ -139,6 +140,7 @@ def mixed_group(directory: Path) -> Iterator[MixedGroup]:
         yield MixedGroup(directory, stack)
 
 
+@pytest.mark.both_servers
 def test_an_official_broker_and_ours_are_master_and_slave_in_turn(tmp_path: Path) -> None:
     with mixed_group(tmp_path) as group, group.official:
         group.wait_for_master(group.official.broker)
@@ -175,3 +177,115 @@ def test_an_official_broker_and_ours_are_master_and_slave_in_turn(tmp_path: Path
             assert len(group.epochs(group.official.broker).epoch_list) == 4
         assert group.our_process is not None
         assert "Traceback" not in group.our_process.output()
+
+
+USER = '{"username":"root","password":"open sesame"}'
+KEY = '{"accessKey":"root","secretKey":"open sesame"}'
+LOCKED = {
+    "authenticationEnabled": "true",
+    "authorizationEnabled": "true",
+    "initAuthenticationUser": USER,
+    "innerClientAuthenticationCredentials": KEY,
+    "tls.server.mode": "enforcing",
+    "tls.enable": "true",
+    "tls.client.authServer": "false",
+}
+
+
+class OurGroup:
+    """A controller of ours in the process of a namesrv, and brokers of ours."""
+
+    def __init__(self, directory: Path, stack: ExitStack, settings: Mapping[str, str]) -> None:
+        self._directory, self._stack = directory, stack
+        self.controller = f"127.0.0.1:{free_port()}"
+        self._settings = {**OUR_SETTINGS, **settings, "controllerAddr": self.controller}
+        controller_settings = {
+            "enableControllerInNamesrv": "true",
+            "controllerDLegerPeers": f"n0-{self.controller}",
+            "controllerDLegerSelfId": "n0",
+            "controllerStorePath": str(directory / "state"),
+        }
+        self._namesrv = self._start("n", "namesrv", [], controller_settings).namesrv
+        self.brokers: list[Gateway] = []
+
+    def _start(self, name: str, command: str, options: list[str], settings: Mapping[str, str]) -> Gateway:
+        arguments = [*options, "--host", "127.0.0.1"]
+        for key, value in settings.items():
+            arguments += ["--set", f"{key}={value}"]
+        return self._stack.enter_context(Gateway(self._directory / name, *arguments, command=command))
+
+    def store(self, index: int) -> Path:
+        return self._directory / f"b{index}" / "store"
+
+    def add_broker(self, settings: Mapping[str, str] | None = None) -> Gateway:
+        """Start one more broker; the first one becomes master."""
+        index = len(self.brokers)
+        options = [
+            "-n",
+            self._namesrv,
+            "--store",
+            str(self.store(index)),
+            "--port",
+            str(find_server_ports()[1]),
+        ]
+        broker = self._start(f"b{index}", "broker", options, {**self._settings, **(settings or {})})
+        self.brokers.append(broker)
+        eventually(lambda: broker.lines("follows its master" if index else "broker leads"), 40)
+        return broker
+
+
+def test_replicas_with_access_control_and_tls_copy_and_nobody_else_does(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        group = OurGroup(tmp_path, stack, LOCKED)
+        master, slave = group.add_broker(), group.add_broker()
+        (connected,) = master.lines("slave connected")
+        assert "remote=127.0.0.1" in connected
+        host, _, port = master.broker.rpartition(":")
+        hello, ha_address = struct.pack(">ihhq", 1, 0, 0, 7), (host, int(port) + 1)
+        with socket.create_connection(ha_address, 5) as intruder, suppress(ConnectionResetError):
+            intruder.sendall(hello)
+            assert intruder.recv(4096) == b""
+        # With TLS, but without a ticket.
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        plain = socket.create_connection(ha_address, 5)
+        with context.wrap_socket(plain) as intruder, suppress(ConnectionResetError, ssl.SSLEOFError):
+            intruder.sendall(hello)
+            assert intruder.recv(4096) == b""
+        assert master.lines("connection without TLS refused")
+        assert master.lines("it has no valid ticket")
+        assert len(master.lines("slave connected")) == 1
+        assert all("Traceback" not in broker.output() for broker in (master, slave))
+
+
+def test_a_learner_copies_the_last_file_and_is_never_waited_for(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        group = OurGroup(tmp_path, stack, {"autoCreateTopicEnable": "true"})
+        master = group.add_broker()
+        MixedGroup.takes_messages(master.broker)
+        MixedGroup.fill(master.broker, 3000)
+        learner = group.add_broker({"asyncLearner": "true", "syncFromLastFile": "true"})
+        MixedGroup.fill(master.broker, 20)
+        eventually(
+            lambda: (
+                MixedGroup.epochs(master.broker).max_offset == MixedGroup.epochs(learner.broker).max_offset
+            ),
+            20,
+        )
+        files, copied = commit_log(group.store(0)), commit_log(group.store(1))
+        assert len(files) > 2
+        newest = max(files)
+        assert copied == {newest: files[newest]}
+        with connect(master.broker) as broker:
+            status = broker.ask(GetBrokerHaStatus()).data
+        assert (status.in_sync_slave_nums, [slave.in_sync for slave in status.ha_connection_info]) == (
+            0,
+            [False],
+        )
+        with connect(group.controller) as controller:
+            request = ControllerGetSyncStateData()
+            request.body = f'["{NAME}"]'.encode()
+            info = controller.ask(request).data.replicas_info_table[NAME]
+        assert [replica.broker_address for replica in info.in_sync_replicas] == [master.broker]
+        learner.kill()
+        MixedGroup.fill(master.broker, 20)
