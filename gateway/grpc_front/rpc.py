@@ -7,6 +7,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any, Final
 
 import trio
@@ -27,6 +28,7 @@ from gateway.grpc_front.framing import (
 from gateway.grpc_front.http2_connection import Http2Connection
 from gateway.grpc_front.http2_frames import ErrorCode, encode_headers
 from gateway.grpc_front.request_size import MAX_CONTROL_BYTES, check_field_count
+from gateway.grpc_front.rpc_counts import RpcCounts
 from gateway.grpc_front.statuses import StatusError, status_of
 from remoting.eager import EagerCall, enter_task
 from remoting.errors import RequestError
@@ -92,6 +94,10 @@ class Rpc:
     """An RPC in progress."""
 
     __slots__ = (
+        "_begin_s",
+        "_code",
+        "_counts",
+        "_has_ended",
         "_has_sent",
         "_inbox",
         "_is_cancelled",
@@ -109,7 +115,12 @@ class Rpc:
     )
 
     def __init__(
-        self, connection: Http2Connection, stream_id: int, metadata: Mapping[str, str], method: Method
+        self,
+        connection: Http2Connection,
+        stream_id: int,
+        metadata: Mapping[str, str],
+        method: Method,
+        counts: RpcCounts,
     ) -> None:
         """Begin an RPC. Raises GrpcError for headers that cannot be used."""
         timeout = metadata.get("grpc-timeout")
@@ -129,6 +140,11 @@ class Rpc:
         self._is_cancelled = False
         self._has_sent = False
         self._started = False
+        self._counts = counts
+        self._begin_s = monotonic()
+        self._code: int | str = "OK"
+        self._has_ended = False
+        counts.running += 1
         if method.reads_stream:
             self._inbox, self.requests = trio.open_memory_channel[Any](MAX_WAITING_MESSAGES)
 
@@ -197,6 +213,7 @@ class Rpc:
         if self._scope is not None:
             self._scope.cancel()  # First, because a method that waits for a request would end well otherwise.
         self.stop_reading()
+        self._count("CANCELLED")
 
     @property
     def left_s(self) -> float:
@@ -277,6 +294,7 @@ class Rpc:
 
     def _send_last(self, answers: list[Any]) -> None:
         """Send all answers of a method with one request, and end the RPC."""
+        self._count(answers[0].status.code if answers else self._code)
         data = b"".join([frame_message(answer.SerializeToString()) for answer in answers])
         self.connection.send_answer(self.stream_id, _ANSWER_HEADERS, data, _OK_TRAILERS)
 
@@ -284,12 +302,15 @@ class Rpc:
         """Send an answer on a stream."""
         if not self._has_sent:
             self._has_sent = True
+            if not self._method.reads_stream:
+                self._code = message.status.code
             self.connection.send_headers(self.stream_id, _ANSWER_HEADERS)
         self.connection.send_data(self.stream_id, frame_message(message.SerializeToString()))
 
     def finish(self, status: GrpcStatus, text: str = "") -> None:
         """End the RPC with a status of the transport."""
         self.stop_reading()
+        self._count(self._code if status is GrpcStatus.OK else status.name)
         trailers = [("grpc-status", str(int(status)))]
         if text:
             trailers.append(("grpc-message", encode_status_text(text)))
@@ -299,8 +320,20 @@ class Rpc:
             headers = encode_headers(_ANSWER_FIELDS + trailers)
             self.connection.send_headers(self.stream_id, headers, ends_stream=True)
 
+    def _count(self, code: int | str) -> None:
+        """Count the end of the RPC; further ends of it count for nothing."""
+        if self._has_ended:
+            return
+        self._has_ended = True
+        counts = self._counts
+        counts.running -= 1
+        counts.by_code[code] += 1
+        if not self._method.reads_stream:
+            counts.latency.record(monotonic() - self._begin_s)
+
     def _refuse(self, error: GrpcError) -> None:
         """End an RPC whose requests cannot be read; the rest of them is not wanted."""
+        self._count(error.status.name)
         self.cancel()
         self.finish(error.status, error.text)
         self.connection.reset_stream(self.stream_id, ErrorCode.NO_ERROR)

@@ -5,7 +5,7 @@ Connections are accepted, limited and drained by `remoting.server.RemotingServer
 
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, cast
@@ -22,9 +22,11 @@ from gateway.grpc_front.receiving import ReceiveMethods
 from gateway.grpc_front.renewals import Renewals
 from gateway.grpc_front.routes import RouteMethods
 from gateway.grpc_front.rpc import Method, Rpc
+from gateway.grpc_front.rpc_counts import RpcCounts, rpc_metrics
 from gateway.grpc_front.sending import SendMethods
 from gateway.grpc_front.telemetry import ClientMethods
 from gateway.grpc_front.transactions import OpenTransactions, TransactionMethods
+from gateway.runtime.metrics import Distribution, Metric
 from remoting.limits import ConnectionLimits
 from remoting.reactor import Reactor
 from remoting.server import AcceptTransport, ConnectionType, RemotingServer, ServerLimits
@@ -53,6 +55,7 @@ class GrpcService:
         self._methods: dict[str, Method] = {}
         self._cluster: Cluster | None = None
         self._running = RunningRpcs()
+        self._counts: dict[str, RpcCounts] = {}
         self.server = RemotingServer(
             {},
             limits,
@@ -75,6 +78,7 @@ class GrpcService:
                 name: self._running.counting(verifying(loading(name, method, cluster), cluster))
                 for name, method in build_methods(cluster).items()
             }
+            self._counts = {name: RpcCounts() for name in self._methods}
             task_status.started()
             await self.server.serve(listeners)
             nursery.cancel_scope.cancel()
@@ -87,19 +91,24 @@ class GrpcService:
             connection.send_headers(stream_id, encode_headers(refusal), ends_stream=True)
             return None
         path = headers[":path"]
-        method = self._methods.get(path.removeprefix(SERVICE))
+        name = path.removeprefix(SERVICE)
+        method = self._methods.get(name)
         try:
             if method is None or not path.startswith(SERVICE):
                 raise GrpcError(
                     GrpcStatus.UNIMPLEMENTED, f"{path[:128]} is not served: see the compatibility page"
                 )
-            rpc = Rpc(connection, stream_id, headers, method)
+            rpc = Rpc(connection, stream_id, headers, method, self._counts[name])
         except GrpcError as error:
             connection.send_headers(stream_id, encode_headers(_trailers_only(error)), ends_stream=True)
             return None
         if method.reads_stream:
             rpc.start()
         return rpc
+
+    def metrics(self) -> Iterator[Metric | Distribution]:
+        """Yield the metrics of all RPCs."""
+        return rpc_metrics(self._counts)
 
     async def stop(self) -> None:
         """Send clients away, let RPCs end, and end `run`."""

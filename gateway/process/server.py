@@ -319,7 +319,7 @@ class Server:
             yield from connection_metrics("controller", self._controller.server)
             yield from self._controller.controller.metrics()
         if self._grpc is not None:
-            yield from connection_metrics("grpc", self._grpc.server)
+            yield from self._grpc.metrics()
         yield from self._brokers.metrics()
 
     async def _stop(self) -> None:
