@@ -385,10 +385,10 @@ def test_the_collector_rests_until_the_positions_are_written(monkeypatch: pytest
     during_runs: list[bool] = []
 
     class WatchedTopics(TopicTable):
-        @property
-        def table(self) -> Any:
-            during_runs.append(gc.isenabled())
-            return self.__dict__["table"]
+        def __getattribute__(self, name: str) -> Any:
+            if name == "table":
+                during_runs.append(gc.isenabled())
+            return super().__getattribute__(name)
 
     async def run() -> None:
         async with trio.open_nursery() as nursery:
