@@ -134,6 +134,7 @@ ROOMS: Mapping[str, set[str]] = {
         "gateway.broker.pop",
         "gateway.broker.processors",
         "gateway.broker.topics",
+        "gateway.runtime",
     },
     # The process that serves, and the command line.
     "gateway.process.supervision": {"gateway.config", "gateway.runtime", "gateway.namesrv"},
