@@ -44,6 +44,12 @@ def start_server(side: str, stack: ExitStack) -> tuple[str, str]:
     return official.namesrv, proxy.address
 
 
+def await_broker(namesrv: str) -> None:
+    """Wait until a namesrv knows a broker."""
+    with connect(namesrv) as client:
+        eventually(lambda: client.ask(GetBrokerClusterInfo()).data.broker_addr_table, ROUTE_TIMEOUT_S)
+
+
 def show_differences(outcomes: Mapping[str, Mapping[str, Outcome]]) -> int:
     """Print every test that does not pass everywhere; return how many fail at ours, and officially not."""
     ours_only = 0
@@ -89,11 +95,7 @@ def main(checkout: Path | None, sides: tuple[str, ...], pattern: str, output: Pa
             for number, side in enumerate(sides):
                 with ExitStack() as stack:
                     namesrv, grpc = start_server(side, stack)
-                    with connect(namesrv) as client:
-                        eventually(
-                            lambda client=client: client.ask(GetBrokerClusterInfo()).data.broker_addr_table,
-                            ROUTE_TIMEOUT_S,
-                        )
+                    await_broker(namesrv)
                     run_folder = folder / f"{number}-{side.replace(' ', '-')}"
                     run_folder.mkdir()
                     outcomes[side] = run_suite(
