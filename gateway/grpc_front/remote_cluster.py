@@ -284,8 +284,10 @@ class RemoteCluster(Cluster):
             log.info("master moved", extra={"broker": name, "former": broker.address, "address": address})
             broker.address = address
             broker.avoided_until_s = 0.0
-            for session in [session for session in self._sessions if session.broker is broker]:
-                session.close("the master has moved")
+            for session in list(self._sessions):
+                # One that is being opened has the new address, or gets it when the former one fails.
+                if session.broker is broker and session.connection is not None:
+                    session.close("the master has moved")
 
     def note_failure(self, broker: RemoteBroker) -> None:
         """Avoid a broker that cannot be reached, and look for its new master."""
