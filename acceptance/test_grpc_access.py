@@ -1,11 +1,11 @@
-"""Access control and TLS of 5.x clients, on our gRPC port and on the official Proxy.
+"""Access control and TLS of 5.x clients: our gRPC port, our proxy before either server, and the official Proxy.
 
 The Proxy asks its broker for users and rules. One process of each stock client serves the file: each of its clients has
 keys of its own.
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +40,7 @@ from tools.processes import Gateway
 
 pytestmark = pytest.mark.both_servers
 
-SERVERS = ("ours", "official")
+SERVERS = ("ours", "official", "proxy before ours", "proxy before official")
 OTHER_CLIENTS = ("python", "go")
 MODES = ("disabled", "permissive", "enforcing")
 TOPIC, GROUP, USER, STRANGER = "grpc-orders", "grpc-group", "grpc-clerk", "grpc-stranger"
@@ -97,7 +97,12 @@ def fronts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Front
         official = stack.enter_context(run_official())
         proxy = stack.enter_context(OfficialProxy(official.namesrv, PROXY_SETTINGS, keys=(ROOT, SECRET)))
         found = {"ours": Front(ours, f"127.0.0.1:{port}"), "official": Front(official, proxy.address)}
-        for front in found.values():
+        for kind, front in list(found.items()):
+            ours_before = stack.enter_context(
+                run_our_proxy(tmp_path_factory.mktemp("proxy"), front.server.namesrv)
+            )
+            found[f"proxy before {kind}"] = Front(front.server, str(ours_before.ready["grpc"]))
+        for front in (found["ours"], found["official"]):
             with dial(front.server.broker) as root:
                 root.ask(topic_request(TOPIC, 4))
                 add_user(
@@ -113,6 +118,18 @@ def fronts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Front
                     root, SUBSCRIBER, ("Topic:grpc-least*", "Sub", "Allow"), ("Group:least-*", "Sub", "Allow")
                 )
         yield found
+
+
+@contextmanager
+def run_our_proxy(directory: Path, namesrv: str) -> Iterator[Gateway]:
+    """Run our proxy, which asks the brokers for their users; no secret may be in what it prints."""
+    conf = directory / "proxy.conf"
+    keys = ("authenticationEnabled", "innerClientAuthenticationCredentials")
+    conf.write_text("".join(f"{key}={SETTINGS[key]}\n" for key in keys))
+    with Gateway(directory, "--namesrv", namesrv, "--port", "0", "-c", str(conf), command="proxy") as process:
+        yield process
+        assert "Traceback" not in process.output()
+        assert SECRET not in process.output()
 
 
 @pytest.fixture(params=SERVERS)

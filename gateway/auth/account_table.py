@@ -95,7 +95,7 @@ class UserTable(AccountTable):
 
     def __init__(self, file: ConfigFile) -> None:
         super().__init__(file)
-        self.users: dict[str, User] = file.load(_parse_users) or {}
+        self.users: dict[str, User] = file.load(parse_users) or {}
 
     def get(self, name: str) -> User | None:
         """Return the user of this name, if there is one."""
@@ -103,7 +103,7 @@ class UserTable(AccountTable):
 
     def adopt(self, content: bytes) -> None:
         """Take over all users of this broker's master, from its users.json. Raises ValueError."""
-        users = _parse_users(content)
+        users = parse_users(content)
         if users != self.users:
             self.users = users
             self.note_change()
@@ -243,7 +243,8 @@ def _user_value(user: User) -> dict[str, str]:
     }
 
 
-def _parse_users(content: bytes) -> dict[str, User]:
+def parse_users(content: bytes) -> dict[str, User]:
+    """Return the users in the content of users.json, by name. Raises ValueError."""
     return parse_entries(USERS_FILE, load_table(content).get("users"), _parse_user)
 
 

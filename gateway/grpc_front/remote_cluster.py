@@ -21,6 +21,8 @@ from codec.constants import MASTER_ID, ResponseCode
 from codec.hosts import format_host
 from codec.java_numbers import parse_integer_or, quoted
 from gateway.auth.access_control import AccessDenied, Accounts
+from gateway.auth.account_table import User, parse_users
+from gateway.broker.processors.accounts import MASKED_PASSWORD
 from gateway.grpc_front.access import RpcSender
 from gateway.grpc_front.broker_link import BrokerLink, OnRequest
 from gateway.grpc_front.cluster import Cluster, ServedBroker
@@ -42,6 +44,7 @@ from remoting.local_connection import ignore_request
 from remoting.requests.auth import AuthGetUser, AuthGetUserReply
 from remoting.requests.groups import GetSubscriptionGroupConfig
 from remoting.requests.namesrv import GetBrokerClusterInfo, GetRouteInfoByTopic
+from remoting.requests.replication import GetReplicatedAccounts, GetReplicatedAccountsReply
 from remoting.requests.topics import GetTopicConfig
 from remoting.transport import Address, Opener
 from storage.clock import Clock
@@ -61,6 +64,7 @@ MASTERS_MIN_AGE_S: Final = 1.0
 """Least time between two requests for all masters, however many connections fail."""
 AVOIDED_S: Final = 5.0
 """Time for which unordered messages go to other brokers after one could not be reached."""
+COPIED_USERS_MAX_AGE_S: Final = 5.0
 MAX_BROKERS: Final = 1024
 """Brokers that are known at a time: anybody can register any number of them with a namesrv."""
 MAX_ASKED_BROKERS: Final = 3
@@ -81,6 +85,7 @@ MOVED_CODES: Final = frozenset(
 CLOSED_TEXTS: Final = ("is forbidden", "subscription group no permission")
 """Texts of refusals that are about the topic or group, whoever the sender is. Source: SendMessageProcessor, 5.4.0."""
 _MASTERS: Final = "masters"
+_USERS: Final = "users"
 _SESSIONS: Final = StateSlot[dict[str, BrokerSession]]("sessions with the brokers")
 
 
@@ -120,6 +125,9 @@ class RemoteCluster(Cluster):
         self._sign_own = sign
         self._max_message_bytes = max_message_bytes
         self._users = RemoteUsers(nursery, self._load_user) if asks_for_users else None
+        self._copied_users = LoadingCache[dict[str, User]](
+            "users", nursery, self._copy_users, max_age_s=COPIED_USERS_MAX_AGE_S
+        )
         self._accounts: Accounts | None = self._users or accounts
         self._brokers: dict[str, RemoteBroker] = {}
         self._sessions: set[BrokerSession] = set()
@@ -145,9 +153,12 @@ class RemoteCluster(Cluster):
         return [] if self._accounts is None else [self._accounts]
 
     async def load_sender(self, sender: RpcSender) -> None:
-        """Make sure that the accounts can tell whether they know the sender of an RPC."""
-        if self._users is not None and sender.claimed_user:
-            await self._users.ensure(sender.claimed_user)
+        """Make sure that the accounts can tell whether they know the sender. Raises AccessDenied without one."""
+        if self._users is None:
+            return
+        if not sender.claimed_user:
+            raise AccessDenied("username cannot be null.")
+        await self._users.ensure(sender.claimed_user)
 
     def sign(self, command: Command, sender: RpcSender) -> None:
         """Sign a request as the sender of its RPC. Raises AccessDenied."""
@@ -157,13 +168,34 @@ class RemoteCluster(Cluster):
     async def check_route(self, peer: Connection, topic: str, sender: RpcSender) -> None:
         """Let the namesrv decide whether a sender may know a topic. Without access control `load` has asked it."""
         if self._accounts is not None:
-            await self._ask_namesrv(_route_request(topic), lambda command: self.sign(command, sender))
+            request = _route_request(topic)
+            try:
+                await self._ask_namesrv(request, lambda command: self.sign(command, sender))
+            except RequestError as refusal:
+                raise self.explain_refusal(request, refusal) from refusal
 
     async def _load_user(self, name: str) -> UserInfo | None:
-        """Ask a broker for a user. Raises what the last one that was asked raises."""
+        """Ask a broker for a user with its password. Raises what the last one that was asked raises.
+
+        Brokers of this project show passwords to nobody who asks for one user, but slaves, which are super users as the
+        front is, copy all accounts from them.
+        """
         await self._masters.ensure(_MASTERS)
-        reply = await self._ask_any(list(self._brokers.values()), AuthGetUser(username=name))
-        return None if reply is None else cast(AuthGetUserReply, reply).data
+        info = cast(AuthGetUserReply, await self._ask_brokers(AuthGetUser(username=name))).data
+        if info is not None and info.password == MASKED_PASSWORD:
+            await self._copied_users.ensure(_USERS)
+            user = (self._copied_users.get(_USERS) or {}).get(name)
+            return None if user is None else UserInfo(username=name, password=user.password)
+        return info
+
+    async def _copy_users(self, _: str) -> dict[str, User]:
+        reply = cast(GetReplicatedAccountsReply, await self._ask_brokers(GetReplicatedAccounts()))
+        return parse_users(reply.data.users.encode()) if reply.data.users else {}
+
+    async def _ask_brokers(self, request: Request[Any]) -> Any:
+        if not self._brokers:
+            raise RemotingClosed("no broker is known")
+        return await self._ask_any(list(self._brokers.values()), request)
 
     # -- topics and groups ---------------------------------------------------------------------------------
 

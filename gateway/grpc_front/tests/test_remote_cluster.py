@@ -27,10 +27,12 @@ from gateway.grpc_front.tests.world import (
 )
 from gateway.tests.cluster import NAMESRV, settle, simulated
 from remoting.bodies.auth import UserInfo
+from remoting.bodies.replication import ReplicatedAccounts
 from remoting.errors import RequestError
 from remoting.handler_table import Guard
 from remoting.limits import ConnectionLimits
 from remoting.requests.auth import AuthGetUser, AuthGetUserReply
+from remoting.requests.replication import GetReplicatedAccounts, GetReplicatedAccountsReply
 from remoting.requests.send import SendMessageV2
 from remoting.server import ServerLimits
 from storage.files import MemoryFiles
@@ -387,17 +389,41 @@ async def test_users_are_those_of_the_brokers(cluster):
     assert asked == ["alice", "nobody", "bob"]
 
 
+def answering(requests, reply):
+    """Return a handler that notes its requests, and answers with this reply."""
+
+    def answer(connection, command):
+        requests.append(command.code)
+        return encode_response(command.opaque, 0, None, reply.encode_body(), None)
+
+    return answer
+
+
 @simulated
 async def test_a_user_is_asked_for_with_the_official_request(cluster):
     front = await open_remote(cluster, asks_for_users=True)
     requests = []
-
-    def answer(connection, command):
-        requests.append(AuthGetUser.from_command(command).username)
-        reply = AuthGetUserReply(data=UserInfo(username="alice", password="secret"))
-        return encode_response(command.opaque, 0, None, reply.encode_body(), None)
-
-    front.broker_handlers[AuthGetUser.code] = answer
+    reply = AuthGetUserReply(data=UserInfo(username="alice", password="secret"))
+    front.broker_handlers[AuthGetUser.code] = answering(requests, reply)
     assert (await send(front.client(**signed("alice", "secret")), message())).status.code == m.OK
-    assert requests == ["alice"]
+    assert requests == [AuthGetUser.code]
     assert front.remote.guards[0].user("alice").password == "secret"
+    answer = await send(front.client(), message())
+    assert (answer.status.code, answer.status.message) == (m.UNAUTHORIZED, "username cannot be null.")
+
+
+@simulated
+async def test_passwords_that_are_not_shown_are_copied(cluster):
+    """Brokers of this project hide them from AUTH_GET_USER."""
+    front = await open_remote(cluster, asks_for_users=True)
+    requests = []
+    shown = AuthGetUserReply(data=UserInfo(username="alice", password="******"))
+    users = '{"users":{"alice":{"username":"alice","password":"secret","userType":"Normal","userStatus":"enable"}}}'
+    copied = GetReplicatedAccountsReply(data=ReplicatedAccounts(users=users))
+    front.broker_handlers[AuthGetUser.code] = answering(requests, shown)
+    front.broker_handlers[GetReplicatedAccounts.code] = answering(requests, copied)
+    for _ in range(3):
+        assert (await send(front.client(**signed("alice", "secret")), message())).status.code == m.OK
+    answer = await send(front.client(**signed("alice", "******")), message())
+    assert answer.status.code == m.UNAUTHORIZED
+    assert requests == [AuthGetUser.code, GetReplicatedAccounts.code]
