@@ -268,6 +268,7 @@ def _handshake(broker: Broker) -> EpochHandshake | None:
         master_epoch=controlled.master_epoch,
         begins_at_last_file=settings.sync_from_last_file,
         is_learner=settings.async_learner,
+        hides_unconfirmed=settings.all_ack_in_sync_state_set,
     )
 
 

@@ -65,7 +65,8 @@ class EpochHandshake:
     """Shakes hands with masters for one slave. ``broker_id`` is its id at the controller, ``master_epoch`` the epoch of
     the master that the controller named.
 
-    An empty slave with ``begins_at_last_file`` copies the master's last file only.
+    An empty slave with ``begins_at_last_file`` copies the master's last file only. ``hides_unconfirmed`` is True where
+    every message waits for all replicas in sync (allAckInSyncStateSet).
     """
 
     def __init__(
@@ -77,7 +78,9 @@ class EpochHandshake:
         master_epoch: int = 0,
         begins_at_last_file: bool = False,
         is_learner: bool = False,
+        hides_unconfirmed: bool = True,
     ) -> None:
+        self.hides_unconfirmed = hides_unconfirmed
         self._store = store
         self._epochs = epochs
         self._broker_id = broker_id

@@ -314,7 +314,12 @@ class Agreement(NamedTuple):
 
 
 class Handshake(Protocol):
-    """What master and slave say to each other before the log is copied."""
+    """What master and slave say to each other before the log is copied.
+
+    With ``hides_unconfirmed`` a message is readable only once all replicas in sync have it.
+    """
+
+    hides_unconfirmed: bool
 
     async def agree(
         self, transport: Transport, log_range: LogRange | None, *, is_of_project: bool
@@ -511,6 +516,13 @@ class Follower:
         lost = self._store.max_physical_offset - end
         extra = {"master": self.master_address, "physical_offset": end, "bytes": lost}
         log.error("this log differs from the master's", extra=extra)
+        confirmed_bytes = self._store.readable_until - end
+        if self._handshake is not None and self._handshake.hides_unconfirmed and confirmed_bytes > 0:
+            # Only the election of a replica that was not in sync does this (enableElectUncleanMaster).
+            log.error(
+                "confirmed messages are cut off: a replica without them became master",
+                extra=extra | {"bytes": confirmed_bytes},
+            )
         self.cut_at = end
         self.diverged.set()
         await changed.wait()

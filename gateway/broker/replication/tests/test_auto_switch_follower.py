@@ -41,6 +41,7 @@ from remoting.tests.virtual import virtual
 from remoting.transport import StreamTransport
 from storage.crash_files import CrashFiles
 from storage.cut import cut_store
+from storage.replica_log import ReplicaLog
 from storage.store import MessageStore
 from storage.tests.support import FakeClock
 
@@ -308,6 +309,27 @@ async def test_messages_after_the_newest_common_epoch_are_cut() -> None:
         assert log_bytes(slave) == before
         assert pair.epochs.entries == ((1, 0), (2, common))
         assert [replica.acknowledged for replica in pair.master.server.replicas] == []
+
+
+@pytest.mark.parametrize(("confirmed", "hides_unconfirmed"), [(False, True), (True, True), (True, False)])
+@virtual
+async def test_a_cut_of_confirmed_messages_is_said_loudly(
+    confirmed: bool, hides_unconfirmed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Only the election of a replica that was not in sync leads to one, unless sends wait for nobody."""
+    store, slave = filled(20), filled(20)
+    common = store.max_physical_offset
+    if confirmed:
+        fill(slave, 10, seed=77)
+    else:
+        former = former_masters(20, 10)
+        ReplicaLog(slave).receive(common, memoryview(log_bytes(former, common)))
+    fill(store, 10, seed=2)
+    tables = table_of((1, 0), (3, common)), table_of((1, 0), (2, common))
+    async with world(store, tables[0], slave, tables[1], hides_unconfirmed=hides_unconfirmed) as pair:
+        await trio.sleep(5)
+        assert pair.follower.cut_at == common
+    assert ("confirmed messages are cut off" in caplog.text) is (confirmed and hides_unconfirmed)
 
 
 @virtual
