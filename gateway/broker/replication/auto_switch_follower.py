@@ -123,9 +123,8 @@ class EpochHandshake:
         if common_end is None or common_end < begin:
             return None
         if common_end < end and (hello.end <= common_end or end - common_end > MAX_COMPARED_BYTES):
-            refusal = LogStarts(self._store.commit_log).refusal(common_end)
-            if refusal is not None:
-                raise CannotFollow(f"the logs part at {common_end} by their epochs, but {refusal}")
+            if common_end > begin and not LogStarts(self._store.commit_log).begins_message(common_end):
+                raise CannotFollow(f"the logs part at {common_end} by their epochs, where no message begins")
             raise Diverged(common_end)
         return common_end
 

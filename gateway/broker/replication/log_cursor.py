@@ -65,11 +65,11 @@ class LogStarts:
             return f"its log ends at {offset}, beyond the end of this one at {end}: it has messages of another master"
         if offset < first:
             return f"its log ends at {offset}, and the messages before {first} have been deleted here"
-        if offset == end or offset in self._cuts or self._begins_message(offset):
+        if offset == end or offset in self._cuts or self.begins_message(offset):
             return None
         return f"no message begins at {offset}, where its log ends: it is not a copy of this one"
 
-    def _begins_message(self, offset: int) -> bool:
+    def begins_message(self, offset: int) -> bool:
         """Tell if a message or the marker at the end of a file begins at an offset inside of the log."""
         log = self._log
         start = log.select(offset, BLANK_BYTES)
