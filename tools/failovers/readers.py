@@ -44,14 +44,17 @@ class ReadMessages:
                 self._conflicting.add(position)
 
     def count_vanished(self, queues: QueueContents) -> int:
-        """Return the number of messages that were read, and are not where they were."""
+        """Return the number of messages that were read, and are not where they were; forget those."""
         contents = {
             (queue_id, offset): zlib.crc32(body)
             for queue_id, messages in queues.items()
             for offset, body in messages
         }
         with self._lock:
-            return sum(contents.get(position) != value for position, value in self._checksums.items())
+            vanished = [at for at, value in self._checksums.items() if contents.get(at) != value]
+            for position in vanished:
+                del self._checksums[position]
+        return len(vanished)
 
 
 class BrokerReader:

@@ -142,14 +142,23 @@ class Rounds:
         history, messages = self.traffic.history, self.traffic.messages
         contents = read_topic(self.cluster.master().address)
         changes, elections = count_master_changes(history.accepted()), self._epoch() - self._first_epoch
-        counts = {
-            **history.judge(contents).faults,
+        judgement = history.judge(contents)
+        history.forget_lost(contents)
+        lost = {
+            "acknowledged and lost": judgement.missing + judgement.altered,
             "read and gone": messages.count_vanished(contents),
+        }
+        problems += [f"{count} {law}" for law, count in lost.items() if count]
+        # These counts are those of all rounds so far.
+        counts = {
+            "gaps": judgement.gaps,
+            "out of order": judgement.out_of_order,
+            "unknown": judgement.unknown,
+            "offsets acknowledged for two messages": judgement.conflicts,
             "offsets read with two messages": messages.conflicts,
             "changes of the accepting broker without an election": max(0, changes - elections),
             "tracebacks in logs of ours": self.cluster.count_tracebacks(),
         }
-        # What is lost in one round is lost in all that follow.
         for law, count in counts.items():
             if count > self._counts.get(law, 0):
                 problems.append(f"{count - self._counts.get(law, 0)} {law}")

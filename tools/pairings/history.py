@@ -100,11 +100,9 @@ class SendHistory:
     def judge(self, queues: QueueContents) -> Judgement:
         """Judge the whole content of a broker."""
         with self._lock:
-            contents = {
-                (queue_id, offset): body for queue_id, messages in queues.items() for offset, body in messages
-            }
+            contents = _by_position(queues)
             bodies = Counter(contents.values())
-            absent = [position for position, body in self._promised.items() if contents.get(position) != body]
+            absent = self._absent_from(contents)
             return Judgement(
                 read=len(contents),
                 missing=sum(position not in contents for position in absent),
@@ -118,6 +116,19 @@ class SendHistory:
                 conflicts=self._conflicts,
                 duplicates=bodies.total() - len(bodies),
             )
+
+    def forget_lost(self, queues: QueueContents) -> None:
+        """Forget the promises that the content of a broker breaks, so that later judgements count later losses only."""
+        with self._lock:
+            for position in self._absent_from(_by_position(queues)):
+                del self._promised[position]
+
+    def _absent_from(self, contents: Mapping[Position, bytes]) -> list[Position]:
+        return [position for position, body in self._promised.items() if contents.get(position) != body]
+
+
+def _by_position(queues: QueueContents) -> dict[Position, bytes]:
+    return {(queue_id, offset): body for queue_id, messages in queues.items() for offset, body in messages}
 
 
 def _count_gaps(offsets: Sequence[int]) -> int:

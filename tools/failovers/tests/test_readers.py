@@ -19,3 +19,4 @@ def test_messages_that_are_gone_are_counted() -> None:
         messages.note(0, offset, body)
     assert messages.count_vanished({0: [(0, b"one"), (1, b"two"), (2, b"three"), (3, b"four")]}) == 0
     assert messages.count_vanished({0: [(0, b"one"), (1, b"other")]}) == 2
+    assert messages.count_vanished({0: [(0, b"one"), (1, b"other")]}) == 0

@@ -51,6 +51,19 @@ def test_broken_laws_are_counted(bodies: Sequence[bytes], faults: dict[str, int]
     assert judge(history(*SENT), *bodies).faults == faults
 
 
+def test_what_is_lost_is_counted_once() -> None:
+    notes = history(*SENT)
+    lost = {0: [(1, b"1-1 b")]}
+    assert notes.judge(lost).faults == {"missing": 1}
+    notes.forget_lost(lost)
+    assert notes.judge(lost).faults == {}
+    assert notes.judge({0: []}).faults == {"missing": 1}
+    # The place of a lost message may be promised to another one.
+    notes.note_attempt(b"3-0 d", 0)
+    notes.note_answer(b"3-0 d", 0, 0)
+    assert judge(notes, b"3-0 d", b"1-1 b").faults == {}
+
+
 def test_one_place_is_promised_once() -> None:
     notes = history((b"1-0 a", 0, 0), (b"2-0 b", 0, 0))
     assert judge(notes, b"1-0 a").faults == {"conflicts": 1}
