@@ -142,6 +142,12 @@ class ControlledRoles:
         if self._serves and self.config.role is Role.MASTER:
             self._go_on_leading(role)
             return
+        replication = service.broker.replication
+        # The former master may be hung: nothing is to wait for it, and what it said last about confirmed messages does
+        # not count any more.
+        replication.follow_master(None, "")
+        if replication.slave is not None and service.is_open:
+            replication.slave.follower.confirm_everything()
         await service.apply_copied_progress()
         await service.rebuild(
             lambda config: replace(

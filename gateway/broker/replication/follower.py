@@ -558,6 +558,11 @@ class Follower:
     def _note_confirmed(self, offset: int) -> None:
         self.confirm_offset = offset
 
+    def confirm_everything(self) -> None:
+        """Take the whole log for confirmed, because this broker is elected. There must be no master to copy from."""
+        self.confirm_offset = self._store.max_physical_offset
+        self._arrived.set()
+
     @asynccontextmanager
     async def _connect(self, master: Master, ticket: str | None) -> AsyncIterator[Transport]:
         """Connect to the master's HA port, and show the ticket if there is one."""
