@@ -1,4 +1,4 @@
-"""The slave's words to a master under a controller: the handshake about epochs, and epochs noted before their bytes.
+"""The slave's side of AutoSwitchHA: the handshake about epochs, and epochs that are stored before their bytes.
 
 Theory of operation
 -------------------
@@ -93,8 +93,8 @@ class EpochHandshake:
     ) -> Agreement:
         """Shake hands; implements `Handshake` of `follower.py`."""
         is_empty = self._store.min_physical_offset == self._store.max_physical_offset
-        words = SlaveHello(self._broker_id, self._begins_at_last_file and is_empty, self._is_learner)
-        await transport.send_all(encode_slave_hello(words))
+        own_hello = SlaveHello(self._broker_id, self._begins_at_last_file and is_empty, self._is_learner)
+        await transport.send_all(encode_slave_hello(own_hello))
         hello = await _receive_hello(transport)
         if is_of_project and hello.newest_epoch < self._master_epoch:
             raise OutdatedMaster(
@@ -149,7 +149,7 @@ async def _receive_hello(transport: Transport) -> MasterHello:
 
 
 class EpochStream:
-    """The words of one connection; implements `MasterStream` of `follower.py`."""
+    """AutoSwitchHA on one connection with a master; implements `MasterStream` of `follower.py`."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The master's words to slaves under a controller: the handshake about epochs, and frames that end with an epoch.
+"""The master's side of AutoSwitchHA: the handshake about epochs, and frames that end with their epoch.
 
 Theory of operation
 -------------------
@@ -12,7 +12,8 @@ and only if the epoch begins after the last one that it knows. So that every epo
   An official master leaves it out, and a slave that lacks an epoch cannot serve its bytes once it is master itself.
 - A newer epoch of the same master, and a newer confirm offset, reach a slave that waits by a heartbeat as well.
 
-A slave of this project, which has a ticket, takes the epochs of the handshake over. It is told all later ones.
+A slave of this project, which has a ticket, takes over the epochs of the handshake. For each later one it gets a
+heartbeat.
 
 Source: AutoSwitchHAConnection, 5.4.0. Deviations: a slave says its broker id once, the one of its ticket if it has one,
 and neither 0 nor that of the master; and a repeated handshake is not answered again.
@@ -55,12 +56,12 @@ class AutoSwitchMaster:
         self.confirm_offset = confirm_offset
 
     def open_stream(self, broker_id: int | None) -> "AutoSwitchStream":
-        """Return the words for a new slave, given the broker id of its ticket, None without one."""
+        """Return the stream of a new slave, given the broker id of its ticket, None without one."""
         return AutoSwitchStream(self, broker_id)
 
 
 class AutoSwitchStream:
-    """The words of one connection; implements `SlaveStream` of `ha_server.py`."""
+    """AutoSwitchHA on one connection with a slave; implements `SlaveStream` of `ha_server.py`."""
 
     is_verified: bool = True
 
@@ -73,7 +74,7 @@ class AutoSwitchStream:
         self._reader = SlaveReader()
         self._hello: SlaveHello | None = None
         self._has_reported = False
-        self._reply = b""
+        self._answer = b""
         # What the last frame named.
         self._named_epoch: EpochStart | None = None
         self._named_confirm_offset = -1
@@ -81,7 +82,7 @@ class AutoSwitchStream:
     # -- receiving --
 
     def feed(self, data: bytes) -> int | None:
-        """Return the newest report; a handshake makes a reply. Raises HaWireError."""
+        """Return the newest report; a handshake makes an answer. Raises HaWireError."""
         newest: int | None = None
         for message in self._reader.feed(data):
             if isinstance(message, SlaveHello):
@@ -95,7 +96,7 @@ class AutoSwitchStream:
 
     def _take_hello(self, hello: SlaveHello) -> None:
         if self._hello is not None:
-            # An official slave repeats its words when the answer comes in two parts.
+            # An official slave repeats its handshake when the answer comes in two parts.
             if hello != self._hello or self._has_reported:
                 raise HaWireError(f"a second handshake, of broker {hello.broker_id}")
             return
@@ -114,14 +115,14 @@ class AutoSwitchStream:
         self.is_counted = not hello.is_learner
         with suppress(StoreFull, OSError):  # too many entries harm nobody
             master.epochs.drop_before(master.log.first_base)
-        self._reply = encode_master_hello(MasterHello(master.log.max_offset, master.epochs.entries))
+        self._answer = encode_master_hello(MasterHello(master.log.max_offset, master.epochs.entries))
         if self._is_of_project:
             self._named_epoch = master.epochs.newest
 
-    def take_reply(self) -> bytes:
+    def take_answer(self) -> bytes:
         """Return the answer to a handshake, once."""
-        reply, self._reply = self._reply, b""
-        return reply
+        answer, self._answer = self._answer, b""
+        return answer
 
     def choose_start(self, report: int) -> int:
         """Return the offset that the slave asks for: with 0 the oldest one, or that of the last file."""
@@ -166,7 +167,7 @@ class AutoSwitchStream:
 
     @property
     def has_news(self) -> bool:
-        """True if the confirm offset or the epoch of the next frame is another one than the slave was told."""
+        """True if the confirm offset or the epoch of the next frame differs from what the last frame named."""
         master = self._master
         return (
             master.confirm_offset() != self._named_confirm_offset

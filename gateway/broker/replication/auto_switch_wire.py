@@ -33,7 +33,7 @@ NO_OFFSET: Final = -1
 
 
 class SlaveHello(NamedTuple):
-    """The first words of a slave. A learner copies without ever counting as in sync."""
+    """The first message of a slave. A learner copies without ever counting as in sync."""
 
     broker_id: int
     begins_at_last_file: bool = False

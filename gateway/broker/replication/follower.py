@@ -275,7 +275,7 @@ class LogCopy:
 
 
 class MasterStream(Protocol):
-    """The words of one connection with a master."""
+    """The protocol of one connection with a master: DefaultHA or AutoSwitchHA."""
 
     def receive(self, data: bytes) -> None:
         """Take bytes of the master over into the copy. Raises HaWireError, and what `LogCopy.receive` does."""
@@ -285,7 +285,7 @@ class MasterStream(Protocol):
 
 
 class DefaultStream:
-    """The words of DefaultHA (`ha_wire.py`)."""
+    """DefaultHA (`ha_wire.py`) on one connection."""
 
     def __init__(self, copy: LogCopy) -> None:
         self._copy = copy
@@ -304,7 +304,7 @@ class DefaultStream:
 class Agreement(NamedTuple):
     """The outcome of a handshake: the ends of the master's log, and the offset before which both logs are equal.
 
-    ``common_end`` is None if that is not known. ``open_stream`` returns the words for a copy, and calls its second
+    ``common_end`` is None if that is not known. ``open_stream`` returns the stream of a copy, and calls its second
     argument with the master's confirm offset.
     """
 
@@ -324,7 +324,7 @@ class Handshake(Protocol):
     async def agree(
         self, transport: Transport, log_range: LogRange | None, *, is_of_project: bool
     ) -> Agreement:
-        """Shake hands over a new connection. ``log_range`` has the ends of the master's log as it told them before.
+        """Shake hands over a new connection. ``log_range`` has the ends of the log that the master's other port named.
 
         Raises Diverged, OutdatedMaster, CannotFollow, HaWireError, and what ends a connection.
         """
@@ -346,7 +346,7 @@ class Follower:
     ``group`` is the name that the master must have where it cannot say which HA port is its own.
     ``diverged`` is set when the log has to be cut at the physical offset ``cut_at``: nothing is copied until the
     service has closed the store, cut it, and built the broker again. With a ``handshake`` the master speaks
-    AutoSwitchHA, and ``confirm_offset`` is the newest that it told.
+    AutoSwitchHA, and ``confirm_offset`` is the newest that it named.
     """
 
     def __init__(

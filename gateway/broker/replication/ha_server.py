@@ -5,8 +5,8 @@ Theory of operation
 A slave connects to the HA port and reports the physical offset where its log ends (`ha_wire.py`). The master checks
 that its own log can be continued there (`LogStarts.refusal`) and from then on sends all bytes of the log, in pieces.
 The slave reports after each piece how far it has come; `Replica` decides what counts, and the `InSyncRule` takes it to
-the answers that wait for it. Under a controller the words are others (`auto_switch_master.py`), and the slave begins
-with a handshake: a `SlaveStream` knows the words of one connection.
+the answers that wait for it. Under a controller slaves speak AutoSwitchHA instead, which begins with a handshake
+(`auto_switch_master.py`). A `SlaveStream` reads and writes the protocol of one connection.
 
 1. `wake` runs after requests have been handled. Where the socket takes a slave's next piece at once, that is all: one
    system call for all messages of a poll, without a task switch. Within a poll of the reactor it waits for the other
@@ -70,7 +70,7 @@ SETTLE_POLL_S: Final = 0.01
 
 
 class SlaveStream(Protocol):
-    """The words of one connection with a slave.
+    """The protocol of one connection with a slave: DefaultHA or AutoSwitchHA.
 
     ``member`` is the name by which the rule of the master knows the slave, None if it does not say who it is.
     ``is_counted`` is False for a slave whose acknowledgements never count, ``is_verified`` True if the first report is
@@ -85,7 +85,7 @@ class SlaveStream(Protocol):
     def feed(self, data: bytes) -> int | None:
         """Take bytes of the slave; return its newest report, None without one. Raises HaWireError."""
 
-    def take_reply(self) -> bytes:
+    def take_answer(self) -> bytes:
         """Return what is to be sent before anything else, once."""
 
     def choose_start(self, report: int) -> int:
@@ -103,7 +103,7 @@ class SlaveStream(Protocol):
 
 
 class DefaultStream:
-    """The words of DefaultHA (`ha_wire.py`): reports and frames, from the first byte on."""
+    """DefaultHA (`ha_wire.py`) on one connection: reports and frames, from the first byte on."""
 
     member: str | None = None
     is_counted: bool = True
@@ -119,7 +119,7 @@ class DefaultStream:
         """Return the newest report."""
         return self._reports.feed(data)
 
-    def take_reply(self) -> bytes:
+    def take_answer(self) -> bytes:
         """Return nothing: a master is silent until the first report."""
         return b""
 
@@ -141,7 +141,7 @@ class HaServer:
 
     ``rule`` counts them and their acknowledgements; None for a master that waits for no slave. ``has_waiting_answers``
     tells whether answers wait for slaves. ``refusal`` is why this broker has no slaves, such as being one itself; None
-    for a master. ``open_stream`` returns the words for a new slave, given the broker id of its ticket, None without
+    for a master. ``open_stream`` returns the stream of a new slave, given the broker id of its ticket, None without
     one.
     """
 
@@ -177,7 +177,7 @@ class HaServer:
         self._has_replicas = trio.Event()
 
     def open_default_stream(self, broker_id: int | None) -> SlaveStream:
-        """Return the words of DefaultHA for a new slave."""
+        """Return the DefaultHA stream of a new slave."""
         return DefaultStream(self.log, broker_id)
 
     @property
@@ -457,9 +457,9 @@ class _Session:
             if rest is None or self._closed:
                 return
             offset = self._stream.feed(rest)
-            reply = self._stream.take_reply()
-            if reply:
-                self._send_reply(reply)
+            answer = self._stream.take_answer()
+            if answer:
+                self._send_answer(answer)
             if offset is None:
                 return
             if self._cursor is None:
@@ -588,9 +588,9 @@ class _Session:
             # A little less than it was sent, if the head of the frame is unsent as well.
             self.replica.sent = max(self.replica.sent, self._cursor.offset - len(unsent))
 
-    def _send_reply(self, reply: bytes) -> None:
+    def _send_answer(self, answer: bytes) -> None:
         """Send what answers a handshake, before the slave has reported where its log ends."""
-        self._send_now(reply)
+        self._send_now(answer)
         if self._unsent:
             self._is_busy = True
             self._attention.set()
