@@ -102,7 +102,13 @@ class ControlledCluster:
         async with self.base.client(host, int(port)) as connection:
             await connection.ask_command(command, 3)
 
-    async def add_broker(self, host: str, files: MemoryFiles | None = None, **settings: Any) -> Node:
+    async def add_broker(
+        self,
+        host: str,
+        files: MemoryFiles | None = None,
+        sign: Callable[[Command], None] | None = None,
+        **settings: Any,
+    ) -> Node:
         cluster = self.base
         files = files if files is not None else MemoryFiles()
         addresses = ";".join(f"{node[0]}:{node[1]}" for node in self._controller_addresses)
@@ -113,14 +119,13 @@ class ControlledCluster:
             listen_port=PORT,
             namesrv_addr="10.0.0.1:9876",
             enable_controller_mode=True,
-            controller_addr=addresses,
-            **{**SMALL, "all_ack_in_sync_state_set": True, **settings},
+            **{**SMALL, "controller_addr": addresses, "all_ack_in_sync_state_set": True, **settings},
         )
         links = PeerLinks(partial(self._open_ha, host), partial(self._dial, host))
         builder = BrokerBuilder(False, cluster.clock, inline, lambda: PORT, files, links=links)
         config = undecided(config)
         mode = ControllerMode(config, cluster.clock, files, builder.store_config(config).root)
-        role_links = RoleLinks(partial(self._dial, host), hints=mode.hints)
+        role_links = RoleLinks(partial(self._dial, host), sign, hints=mode.hints)
         service = BrokerService(
             builder.build(config),
             ConnectionLimits(),

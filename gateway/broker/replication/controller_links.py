@@ -240,7 +240,7 @@ class ControllerLinks:
         """Stay connected to one controller. One that is not listed is given up when it cannot be reached."""
         try:
             while True:
-                is_connected, begun_s = False, self._now()
+                is_connected = False
                 try:
                     # Only the connecting is limited in time: its nursery ends with the connection.
                     with trio.CancelScope(deadline=trio.current_time() + CONNECT_TIMEOUT_S) as scope:
@@ -258,11 +258,11 @@ class ControllerLinks:
                     if not is_connected:
                         self._settle_loss(events, link, is_refused=isinstance(leaf, ConnectionRefusedError))
                 finally:
+                    has_worked = link.heartbeat_sent_s is not None
                     link.connection = link.heartbeat_sent_s = None
                 if not is_connected and not link.is_listed:
                     return
                 # At once after the end of a connection that worked: a leader has taken this broker for dead.
-                has_worked = is_connected and self._now() - begun_s >= RETRY_S
                 await trio.sleep(0 if has_worked else RETRY_S)
         finally:
             self._links.remove(link)

@@ -1,143 +1,163 @@
-"""A broker finds the leading controller again, whether the former one hangs, is cut off, or has ended."""
+"""Links to several controllers: which of them leads, and what one that hangs, dies or says nonsense may do."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from typing import Any
-
+import pytest
 import trio
-from trio.testing import MockClock, memory_stream_pair
 
-from codec.command import Command
-from gateway.broker.replication.controller_links import ControllerLink, ControllerLinks
-from gateway.broker.replication.master_lookup import Address
-from gateway.config.replication import ReplicationSettings
-from remoting.client import open_client_over
-from remoting.connection import Connection, Handler
+from codec.constants import ResponseCode
+from gateway.broker.replication.controller_links import ControllerLinks, NoLeader
+from gateway.config.replication import ReplicationSettings, Role
+from gateway.tests.cluster import message, simulated
+from gateway.tests.controlled import CONTROLLER, ControlledCluster
+from remoting.errors import RequestError
 from remoting.handler_table import encode_reply
 from remoting.requests.controller import ControllerGetMetadataInfo, ControllerGetMetadataInfoReply
-from remoting.requests.namesrv import BrokerHeartbeat
-from remoting.transport import StreamTransport
 
-FIRST: Address = ("10.0.0.1", 9878)
-SECOND: Address = ("10.0.0.2", 9878)
+SECOND = ("10.0.0.8", 9878)
 
 
-class FakeController:
-    """A controller that answers heartbeats, and who leads.
+async def wait_for(condition, limit_s=60):
+    with trio.fail_after(limit_s):
+        while not condition():
+            await trio.sleep(0.05)
 
-    ``hangs``: it answers nothing. ``is_gone``: nobody listens at its address.
-    """
 
-    def __init__(self, address: Address, leader: "FakeController | None" = None) -> None:
-        self.address, self.leader = address, leader or self
-        self.hangs = self.is_gone = False
-        self.connections: list[Connection] = []
+async def two_controllers(cluster):
+    await cluster.namesrv()
+    group = ControlledCluster(cluster)
+    for address in (CONTROLLER, SECOND):
+        await group.add_controller(address)
+        await trio.sleep(1)
+    first, second = group.controllers
+    assert (first.controller.leadership.term is not None, second.controller.leadership.term) == (True, None)
+    return group, first, second
 
-    @property
-    def handlers(self) -> dict[int, Handler]:
-        return {BrokerHeartbeat.code: self._handle, ControllerGetMetadataInfo.code: self._handle}
 
-    def _handle(self, _connection: Connection, command: Command) -> bytes | None:
-        if self.hangs:
-            return None
-        host, port = self.leader.address
-        reply = ControllerGetMetadataInfoReply(
-            controller_leader_address=f"{host}:{port}", is_leader=self.leader is self
-        )
+def leads(node):
+    return node.broker.config.role is Role.MASTER
+
+
+@simulated
+async def test_each_controller_gets_heartbeats(cluster):
+    group, first, second = await two_controllers(cluster)
+    node = await group.add_broker("10.0.1.1")
+    await wait_for(lambda: leads(node))
+    await trio.sleep(1)
+    for service in (first, second):
+        service.asked.clear()
+    await trio.sleep(20)
+    for service in (first, second):
+        assert 18 <= service.asked.count(904) <= 21
+    assert 1004 in first.asked, "the leader confirms the role after each heartbeat"
+    assert 1004 not in second.asked
+
+
+@simulated
+async def test_a_leader_that_is_not_listed_is_found(cluster):
+    group, first, second = await two_controllers(cluster)
+    node = await group.add_broker("10.0.1.1", controller_addr="{}:{}".format(*SECOND))
+    await wait_for(lambda: leads(node))
+    assert 1003 in first.asked
+    await cluster.dial(node.address).ask(message(), 10)
+
+
+@simulated
+async def test_a_controller_that_hangs_delays_nobody(cluster):
+    group, first, second = await two_controllers(cluster)
+    second.hangs = True
+    node = await group.add_broker("10.0.1.1")
+    await wait_for(lambda: leads(node), 5)
+    first.asked.clear()
+    await trio.sleep(30)
+    assert first.asked.count(904) >= 28
+    await cluster.dial(node.address).ask(message(), 10)
+
+
+@simulated
+async def test_another_controller_leads_before_the_lease_ends(cluster):
+    group, first, second = await two_controllers(cluster)
+    node = await group.add_broker("10.0.1.1")
+    await wait_for(lambda: leads(node))
+    await cluster.nodes[CONTROLLER].crash()
+    for connection in list(first.server.connections):
+        connection.close("the process is gone")
+    client = cluster.dial(node.address)
+    await trio.sleep(0.01)
+    for _ in range(300):
+        await client.ask(message(), 10)
+        await trio.sleep(0.1)
+    assert second.controller.leadership.term is not None
+    assert 1004 in second.asked
+
+
+@simulated
+async def test_all_requests_are_signed(cluster):
+    group, first, second = await two_controllers(cluster)
+    signed = []
+    node = await group.add_broker("10.0.1.1", sign=lambda command: signed.append(command.code))
+    await wait_for(lambda: leads(node))
+    await trio.sleep(12)
+    asked = [*first.asked, *second.asked]
+    assert {1002, 1003, 1004, 1005, 1012, 1013, 904} <= set(asked)
+    assert {code: signed.count(code) for code in set(asked)} == {
+        code: asked.count(code) for code in set(asked)
+    }
+
+
+@simulated
+async def test_registration_goes_on_when_it_is_refused(cluster):
+    group, first, second = await two_controllers(cluster)
+
+    def refuse(connection, command):
+        raise RequestError(ResponseCode.SYSTEM_ERROR, "not now")
+
+    allowed = first.handlers[1003]
+    first.handlers[1003] = refuse
+    node = await group.add_broker("10.0.1.1")
+    await trio.sleep(20)
+    assert not leads(node)
+    with pytest.raises(RequestError, match="has no role"):
+        await cluster.dial(node.address).ask(message(), 10)
+    first.handlers[1003] = allowed
+    await wait_for(lambda: leads(node), 5)
+
+
+@simulated
+async def test_answers_without_sense_change_nothing(cluster):
+    group, first, second = await two_controllers(cluster)
+    node = await group.add_broker("10.0.1.1")
+    await wait_for(lambda: leads(node))
+
+    def lie(connection, command):
+        reply = ControllerGetMetadataInfoReply(controller_leader_address="nobody", is_leader=False)
         return encode_reply(command, reply)
 
-    def end(self) -> None:
-        self.is_gone = True
-        for connection in self.connections:
-            connection.close("the process ends")
+    second.handlers[ControllerGetMetadataInfo.code] = lie
+    await trio.sleep(30)
+    assert leads(node)
+    await cluster.dial(node.address).ask(message(), 10)
 
 
-class Broker:
-    """The user of the links, which sends heartbeats and notes what became of the leader."""
+@simulated
+async def test_without_controllers_nobody_is_asked(cluster):
+    links = ControllerLinks(
+        ReplicationSettings(controller_addr="10.9.9.9:1"), cluster.client, cluster.clock.monotonic
+    )
 
-    def __init__(self) -> None:
-        self.notes: list[str] = []
+    class Events:
+        def heartbeat_over(self, connection):
+            return None
 
-    def heartbeat_over(self, connection: Connection) -> BrokerHeartbeat:
-        return BrokerHeartbeat(cluster_name="C", broker_name="a", broker_addr="h:1", broker_id=1)
+        async def heartbeat_answered(self, link):
+            raise AssertionError
 
-    async def heartbeat_answered(self, link: ControllerLink) -> None:
-        pass
+        def leader_lost(self):
+            raise AssertionError
 
-    def leader_lost(self) -> None:
-        self.notes.append("lost")
+        def leader_gone(self):
+            raise AssertionError
 
-    def leader_gone(self) -> None:
-        self.notes.append("gone")
-
-
-Story = Callable[[ControllerLinks, Broker, FakeController, FakeController], Awaitable[None]]
-
-
-def play(story: Story) -> None:
-    """Run a story of two controllers, of which the first one leads."""
-    first = FakeController(FIRST)
-    second = FakeController(SECOND, first)
-    controllers = {FIRST: first, SECOND: second}
-
-    async def run() -> None:
-        @asynccontextmanager
-        async def dial(host: str, port: int) -> AsyncIterator[Connection]:
-            controller = controllers[host, port]
-            await trio.lowlevel.checkpoint()
-            if controller.is_gone:
-                raise ConnectionRefusedError("nobody listens")
-            here, there = memory_stream_pair()
-            own, remote = StreamTransport(here, remote=(host, port)), StreamTransport(there)
-            async with (
-                open_client_over(remote, controller.handlers) as served,
-                open_client_over(own) as connection,
-            ):
-                controller.connections.append(served)
-                yield connection
-
-        addresses = ";".join(f"{host}:{port}" for host, port in controllers)
-        settings = ReplicationSettings(controller_addr=addresses)
-        links, broker = ControllerLinks(settings, dial, trio.current_time), Broker()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(links.run, broker)
-            assert (await links.wait_for_leader()).address == FIRST
-            await story(links, broker, first, second)
-            nursery.cancel_scope.cancel()
-
-    trio.run(run, clock=MockClock(autojump_threshold=0))
-
-
-async def wait_for_second(links: ControllerLinks) -> float:
-    """Wait until the second controller is taken for the leader; return how long that took."""
-    begun_s = trio.current_time()
-    while links.leader is None or links.leader.address != SECOND:
-        await trio.sleep(0.05)
-    return trio.current_time() - begun_s
-
-
-def test_the_successor_of_a_hung_leader_is_found_while_its_connection_is_open() -> None:
-    async def story(links: ControllerLinks, broker: Broker, first: Any, second: Any) -> None:
-        first.hangs = True
-        await trio.sleep(5)
-        second.leader = second
-        # Within about a second: a master's lease of nine seconds would end before the connection of ten is given up.
-        assert await wait_for_second(links) < 1.5
-        assert broker.notes == []
-        first.hangs, first.leader = False, second
-        await trio.sleep(30)
-        assert links.leader is not None
-        assert links.leader.address == SECOND
-
-    play(story)
-
-
-def test_a_leader_that_ends_is_known_to_be_gone() -> None:
-    async def story(links: ControllerLinks, broker: Broker, first: Any, second: Any) -> None:
-        first.end()
-        await trio.sleep(0.3)
-        assert broker.notes == ["lost", "gone"]
-        second.leader = second
-        assert await wait_for_second(links) < 1.5
-
-    play(story)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(links.run, Events())
+        with pytest.raises(NoLeader, match=r"10\.9\.9\.9:1: nobody at"):
+            await links.ask_leader(ControllerGetMetadataInfo())
+        nursery.cancel_scope.cancel()
