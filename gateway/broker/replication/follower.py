@@ -284,7 +284,7 @@ class MasterStream(Protocol):
         """Return the report that the log is stored up to an offset."""
 
 
-class DefaultStream:
+class DefaultMasterStream:
     """DefaultHA (`ha_wire.py`) on one connection."""
 
     def __init__(self, copy: LogCopy) -> None:
@@ -314,7 +314,7 @@ class Agreement(NamedTuple):
 
 
 class Handshake(Protocol):
-    """What master and slave say to each other before the log is copied.
+    """The exchange between master and slave before the log is copied.
 
     With ``hides_unconfirmed`` a message is readable only once all replicas in sync have it.
     """
@@ -542,7 +542,7 @@ class Follower:
         prepared = await self._prepare_comparison(log_range, self._compared_bytes)
         copy = LogCopy(self._store, self._log, log_range, self._compared_bytes, prepared)
         async with self._connect(master, ticket) as transport:
-            await self._copy(transport, copy, DefaultStream(copy))
+            await self._copy(transport, copy, DefaultMasterStream(copy))
 
     async def _copy_agreed(self, transport: Transport, agreement: Agreement) -> None:
         """Copy after a handshake. What is after the common end is compared, and kept as far as it is the master's."""

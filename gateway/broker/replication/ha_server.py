@@ -102,7 +102,7 @@ class SlaveStream(Protocol):
         """True if a heartbeat would say something that the slave does not know yet."""
 
 
-class DefaultStream:
+class DefaultSlaveStream:
     """DefaultHA (`ha_wire.py`) on one connection: reports and frames, from the first byte on."""
 
     member: str | None = None
@@ -178,7 +178,7 @@ class HaServer:
 
     def open_default_stream(self, broker_id: int | None) -> SlaveStream:
         """Return the DefaultHA stream of a new slave."""
-        return DefaultStream(self.log, broker_id)
+        return DefaultSlaveStream(self.log, broker_id)
 
     @property
     def trouble(self) -> str:
