@@ -3,6 +3,8 @@
 That the RPCs do the same as before local brokers is tested in `test_rpcs.py`.
 """
 
+from typing import Any
+
 import pytest
 import trio
 
@@ -25,7 +27,7 @@ from gateway.grpc_front.tests.world import (
     remote_cluster,
     send_request,
 )
-from gateway.tests.cluster import NAMESRV, settle, simulated
+from gateway.tests.cluster import NAMESRV, Node, settle, simulated
 from remoting.bodies.auth import UserInfo
 from remoting.bodies.replication import ReplicatedAccounts
 from remoting.errors import RequestError
@@ -39,9 +41,10 @@ from storage.files import MemoryFiles
 
 
 class RemoteFront(Front):
-    """A front whose cluster can be looked at. ``close_door`` lets it open no further connections to an address."""
+    """A front before several brokers, whose cluster can be looked at."""
 
-    remote: RemoteCluster
+    remote: Any
+    brokers: list[Node]
 
     def create_topic(self, name="orders", kind="NORMAL", queues=4):
         for node in self.brokers:
