@@ -1,6 +1,8 @@
 """`rmq-gateway proxy`, and the gRPC port of broker processes: stock clients, crashes under load, and a stop."""
 
 import threading
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -137,3 +139,21 @@ def test_a_stop_answers_what_is_in_progress(java: JavaDriver, tmp_path: Path) ->
             assert proxy.child.exit_code() == 0
             assert waiting.exception() is not None or waiting.result() == []
         assert "Traceback" not in proxy.output()
+
+
+def test_a_proxy_without_a_namesrv_says_so_to_probes(tmp_path: Path) -> None:
+    with Gateway(tmp_path, "--memory") as server:
+        arguments = ("--namesrv", server.namesrv, "--host", "127.0.0.1", "--set", "httpPort=0")
+        with Gateway(tmp_path, *arguments, command="proxy") as proxy:
+            url = f"http://{proxy.ready['http']}/readyz"
+            assert eventually(lambda: status_of(url) == 200, 10)
+            server.kill()
+            assert eventually(lambda: status_of(url) == 503, 60)
+
+
+def status_of(url: str) -> int:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code

@@ -85,6 +85,7 @@ SHADOW_FILES: Final = [
     "clients",
 ]
 """Case files that may answer differently behind the shadow gateway: the wire, addresses and ids, stock clients."""
+GRPC_FILES: Final = ["grpc_codes", "grpc_send", "grpc_consume", "grpc_clients"]
 SEND_FILES: Final = [
     "wire",
     "protocol",
@@ -359,6 +360,13 @@ def _runs() -> list[Run]:
             "shadow",
             two_files,
             SHADOW_FILES,
+        ),
+        _cases(
+            "compat-proxy",
+            "5.x clients at our proxy before the official server (Java, Maven)",
+            "proxy",
+            two_files,
+            GRPC_FILES,
         ),
         _spark("spark-kills", "drivers, executors and brokers killed at random moments", "ours", SPARK_KILLS),
         _spark(

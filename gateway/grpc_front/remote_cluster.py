@@ -102,7 +102,8 @@ class RemoteCluster(Cluster):
     """The brokers that namesrvs know. ``open_transport`` connects to any of their addresses, with TLS or without.
 
     ``sign`` signs the requests of the front itself. ``accounts`` verify RPCs; with ``asks_for_users`` those of the
-    brokers do. Without either, RPCs are passed on unsigned.
+    brokers do. Without either, RPCs are passed on unsigned. ``record_outcome`` is told each time whether a namesrv
+    could name the masters.
     """
 
     loads_tables = True
@@ -118,8 +119,10 @@ class RemoteCluster(Cluster):
         accounts: Accounts | None = None,
         asks_for_users: bool = False,
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+        record_outcome: Callable[[Exception | None], None] = lambda error: None,
     ) -> None:
         super().__init__(clock, nursery)
+        self._record_outcome = record_outcome
         self._namesrvs = list(namesrvs)
         self._open_transport = open_transport
         self._sign_own = sign
@@ -289,8 +292,10 @@ class RemoteCluster(Cluster):
         if asked_s is None or trio.current_time() - asked_s >= MASTERS_MIN_AGE_S:
             try:
                 await self._masters.reload(_MASTERS)
-            except LOAD_ERRORS:
-                return
+            except LOAD_ERRORS as error:
+                self._record_outcome(error)
+            else:
+                self._record_outcome(None)
 
     async def _load_masters(self, _: str) -> float:
         started_s = trio.current_time()

@@ -19,6 +19,7 @@ from gateway.namesrv.service import NamesrvService
 from gateway.process.parts import ProcessParts, connection_metrics, format_address
 from gateway.runtime.metrics import Distribution, Metric
 from gateway.runtime.server_tls import build_opener
+from gateway.runtime.supervise import TaskSupervisor
 from remoting.connection import Handler
 from remoting.server import RemotingServer
 from remoting.transport import Opener, Transport, connect
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 NO_PORT = -1
 GRPC_PORT_SETTING = "grpcServerPort"
+NAMESRV_TASK: Final = "ask the namesrvs for the masters"
+"""The name under which `/readyz` and `/metrics` show that a front knows the brokers."""
 AdaptHandlers = Callable[[Mapping[int, Handler]], Mapping[int, Handler]]
 """Wraps the handlers of a broker for gRPC clients."""
 
@@ -115,20 +118,27 @@ def local_cluster(
     return build
 
 
-def proxy_cluster(config: ServeConfig, proxy: ProxyConfig, parts: ProcessParts) -> "BuildCluster":
+def proxy_cluster(
+    config: ServeConfig, proxy: ProxyConfig, parts: ProcessParts, tasks: TaskSupervisor
+) -> "BuildCluster":
     """Return what builds the cluster that the namesrvs of a proxy know. Raises TlsError, and errors of accounts."""
     opener = build_opener(config.tls, partial(connect, reactor=parts.reactor))
     return _remote_cluster(
         proxy.namesrv_addr,
         opener,
         parts,
+        tasks,
         asks_for_users=config.auth.authentication_enabled,
         max_message_bytes=proxy.max_message_bytes,
     )
 
 
 def process_cluster(
-    config: ServeConfig, parts: ProcessParts, namesrv: str | None, addresses: Mapping[str, str]
+    config: ServeConfig,
+    parts: ProcessParts,
+    tasks: TaskSupervisor,
+    namesrv: str | None,
+    addresses: Mapping[str, str],
 ) -> "BuildCluster":
     """Return what builds the cluster of the broker processes of this supervisor.
 
@@ -150,6 +160,7 @@ def process_cluster(
         namesrv or config.brokers[0].namesrv_addr,
         build_opener(replace(config.tls, **_TRUSTING) if _needs_tls(config) else config.tls, open_local),
         parts,
+        tasks,
         max_message_bytes=min(broker.store.max_message_size_bytes for broker in config.brokers),
     )
 
@@ -166,6 +177,7 @@ def _remote_cluster(
     namesrvs: str,
     opener: Opener,
     parts: ProcessParts,
+    tasks: TaskSupervisor,
     *,
     asks_for_users: bool = False,
     max_message_bytes: int,
@@ -186,6 +198,7 @@ def _remote_cluster(
             accounts=accounts,
             asks_for_users=asks_for_users,
             max_message_bytes=max_message_bytes,
+            record_outcome=partial(tasks.record_outcome, NAMESRV_TASK),
         )
 
     return build

@@ -279,9 +279,9 @@ class Server:
     def _grpc_cluster(self, namesrv: str | None, addresses: Mapping[str, str]) -> "BuildCluster":
         """Return what builds the cluster that the gRPC port serves."""
         if self._config.proxy is not None:
-            return proxy_cluster(self._config, self._config.proxy, self._parts)
+            return proxy_cluster(self._config, self._config.proxy, self._parts, self._tasks)
         if self._config.process.processes:
-            return process_cluster(self._config, self._parts, namesrv, addresses)
+            return process_cluster(self._config, self._parts, self._tasks, namesrv, addresses)
         from gateway.process.local_brokers import LocalBrokers
 
         assert isinstance(self._brokers, LocalBrokers)

@@ -300,11 +300,14 @@ async def test_a_topic_is_found_soon_after_it_was_created_and_its_type_is_read_a
 
 @simulated
 async def test_known_topics_are_served_while_no_namesrv_answers(cluster):
-    front = await open_remote(cluster)
+    outcomes = []
+    front = await open_remote(cluster, record_outcome=outcomes.append)
     client = front.client()
     assert (await send(client, message())).status.code == m.OK
+    assert outcomes == [None]
     await kill(front.namesrv)
     await trio.sleep(60)
+    assert str(outcomes[-1]).startswith("namesrv 10.0.0.1:9876 cannot be reached")
     for _ in range(5):
         assert (await send(client, message())).status.code == m.OK
         await trio.sleep(30)
