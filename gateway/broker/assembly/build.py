@@ -6,7 +6,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Final
 
-from codec.topics import TIMER_TOPIC, TRANS_GROUP
+from codec.topics import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_GROUP
 from gateway.auth.access_control import Accounts
 from gateway.broker.broker import Broker
 from gateway.broker.consumers.broadcast_offsets import BroadcastOffsets
@@ -36,6 +36,7 @@ from gateway.broker.pop.receipts import REVIVE_GROUP
 from gateway.broker.pop.service import build_pop
 from gateway.broker.replication.auto_switch_follower import EpochHandshake
 from gateway.broker.replication.auto_switch_master import AutoSwitchMaster
+from gateway.broker.replication.confirmation import Confirmation
 from gateway.broker.replication.epochs import EpochTable
 from gateway.broker.replication.follower import Follower, FollowerTimes, GroupName
 from gateway.broker.replication.ha_access import HaAccess
@@ -66,6 +67,7 @@ from gateway.runtime.run_blocking import RunBlocking
 from remoting.reactor import Reactor
 from storage.clock import Clock
 from storage.config import StoreConfig
+from storage.confirmed_store import ConfirmedStore
 from storage.errors import StoreFull
 from storage.files import DiskFiles, Files, MemoryFiles
 from storage.staged_files import StagedFiles
@@ -140,13 +142,16 @@ class BrokerBuilder:
         return build_store_config(config, memory=self._memory)
 
     def _open_store(self, config: BrokerConfig) -> MessageStore:
-        return MessageStore.open(self.store_config(config), self.files, self._clock)
+        store_config = self.store_config(config)
+        store_class = ConfirmedStore if store_config.awaits_confirmation else MessageStore
+        return store_class.open(store_config, self.files, self._clock)
 
     def _connect(self, config: BrokerConfig, store: MessageStore) -> Broker:
         table_file = partial(self._table_file, store)
         epochs = self._open_epochs(config, store)
         rule = _in_sync_rule(config, store, epochs)
-        services = _services(config, store, self._run_blocking, self._port, self._reactor, rule)
+        confirmation = _confirmation(store, rule)
+        services = _services(config, store, self._run_blocking, self._port, self._reactor, rule, confirmation)
         replication = Replication(
             _ha_server(config, services, self._reactor, rule, self._ha_access, epochs),
             ReplicaGroup(config.broker_id),
@@ -172,6 +177,9 @@ class BrokerBuilder:
             raise
         if config.controlled is not None and config.role is Role.MASTER:
             broker.topics.begin_epoch(config.controlled.master_epoch)
+        replication.confirmation = confirmation
+        if confirmation is not None:
+            _watch_confirmation(broker, confirmation)
         if config.role is Role.SLAVE:
             replication.slave = slave = _slave_parts(broker, self._links, self._run_blocking)
             replication.follower = slave.follower
@@ -373,7 +381,7 @@ def _limit_offsets(offsets: ConsumerOffsets, store: MessageStore, *, is_cut_off:
     and may be ahead of messages that are still to be copied: when it takes over, or its log was cut, they will not come
     any more (``is_cut_off``).
     """
-    if (store.crashed or is_cut_off) and offsets.limit_to_queues(store.max_offset, REVIVE_GROUP):
+    if (store.crashed or is_cut_off) and offsets.limit_to_queues(store.next_queue_offset, REVIVE_GROUP):
         # At once, because the next messages get the queue offsets that such a group would skip.
         with suppress(StoreFull, OSError):
             offsets.persist()
@@ -386,12 +394,15 @@ def _services(
     port: Callable[[], int],
     reactor: Reactor | None,
     in_sync: InSyncRule | SyncStateRule | None,
+    confirmation: Confirmation | None,
 ) -> MessageServices:
     commit = _group_commit(config, store, run_blocking, reactor)
     requires = requires_replicas if config.controlled is None else requires_sync_state
     rule = in_sync if in_sync is not None and requires(in_sync.settings) else None
     gate = AnswerGate(store, commit, flush_timeout_ms=config.store.sync_flush_timeout_ms, replication=rule)
-    if rule is not None:
+    if confirmation is not None:
+        confirmation.add_position_listener(gate.note_replicated)
+    elif rule is not None:
         rule.add_listener(gate.note_replicated)
     return MessageServices(
         store,
@@ -402,6 +413,27 @@ def _services(
         BrokerStats(),
         DamagedRecords(config.broker_name),
     )
+
+
+def _confirmation(store: MessageStore, rule: InSyncRule | SyncStateRule | None) -> Confirmation | None:
+    if not isinstance(store, ConfirmedStore) or not isinstance(rule, SyncStateRule):
+        return None
+    return Confirmation(store, rule)
+
+
+def _watch_confirmation(broker: Broker, confirmation: Confirmation) -> None:
+    """Tell those who wait for messages of those that have become readable."""
+
+    def queues_grew(queues: Iterable[tuple[str, int]]) -> None:
+        for topic, queue_id in queues:
+            broker.long_polls.mark_grown(topic, queue_id)
+            if topic == SCHEDULE_TOPIC:
+                broker.delay_service.note_readable(queue_id)
+            elif topic == TIMER_TOPIC and broker.timer_delivery is not None:
+                broker.timer_delivery.arrived.set()
+        broker.long_polls.answer_marked()
+
+    confirmation.add_listener(queues_grew)
 
 
 def _in_sync_rule(
@@ -417,6 +449,7 @@ def _in_sync_rule(
             lambda: store.max_physical_offset,
             role.sync_set,
             role.sync_set_epoch,
+            confirmed=store.readable_until,
             epoch_start=0 if epochs.newest is None else epochs.newest.start,
             now_s=store.clock.monotonic,
         )

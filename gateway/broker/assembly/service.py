@@ -194,7 +194,7 @@ class BrokerService:
         self.handlers: dict[int, Handler] = self.guarded_handlers.by_code
         self.tasks = TaskSupervisor(broker.config.broker_name)
         self._answer_marked = broker.long_polls.answer_marked
-        self._wake_slaves = broker.replication.server.wake
+        self._wake_slaves = broker.replication.end_batch
         self.server = RemotingServer(
             self.handlers,
             limits,
@@ -506,7 +506,7 @@ class BrokerService:
         broker.clients.take_over(previous.clients)
         self._checkpoint_end = broker.store.max_physical_offset
         self._answer_marked = broker.long_polls.answer_marked
-        self._wake_slaves = broker.replication.server.wake
+        self._wake_slaves = broker.replication.end_batch
         self._pause.lift()
         self.guarded_handlers.replace(self._bind_handlers(broker), self._guards_of(broker))
         broker.flow_control.add_listener(self.guarded_handlers.apply_guards)
@@ -603,6 +603,8 @@ class BrokerService:
         self._keep_running(nursery, "group changes", broker.clients.run)
         self._keep_running(nursery, "flush", broker.group_commit.run)
         self._keep_running(nursery, "answer deadlines", broker.answer_gate.watch_deadlines)
+        if broker.replication.confirmation is not None:
+            self._keep_running(nursery, "confirmed messages", broker.replication.confirmation.run)
         save_s = config.flush_consumer_offset_interval_ms / 1000
         self._repeat(nursery, "save offsets", save_s, self._save_offsets)
         for table in self._settings:

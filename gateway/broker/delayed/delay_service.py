@@ -190,6 +190,10 @@ class DelayService(ChangingTable):
             topic=SCHEDULE_TOPIC, queue_id=level - 1, properties=properties, tags_code=due
         )
 
+    def note_readable(self, queue_id: int) -> None:
+        """Look at a level whose queue has got messages that were stored earlier, and confirmed only now."""
+        self._note_due(queue_id + 1, self._clock.now_ms())
+
     def _note_due(self, level: int, due_ms: int) -> None:
         if level in self._due:
             return
@@ -318,7 +322,7 @@ class DelayService(ChangingTable):
             return  # the master delivers, and its offsets may be ahead of the copied queues
         for level in range(1, self.max_level + 1):
             low = self._store.min_offset(SCHEDULE_TOPIC, level - 1)
-            high = self._store.max_offset(SCHEDULE_TOPIC, level - 1)
+            high = self._store.next_queue_offset(SCHEDULE_TOPIC, level - 1)
             offset = self.offsets.get(level, 0)
             right = min(max(offset, low), high)
             if self._store.has_progress_of_cut:

@@ -39,6 +39,22 @@ def _with_memory_limits(settings: StoreConfig) -> StoreConfig:
     )
 
 
+def _awaits_confirmation(config: BrokerConfig) -> bool:
+    """Return True if messages are readable once all replicas in sync have them."""
+    settings = config.replication
+    return settings.enable_controller_mode and settings.all_ack_in_sync_state_set
+
+
+def _is_elected(config: BrokerConfig) -> bool:
+    """Return True for a master that is the only replica in sync: nobody else can be elected, so its log is the log."""
+    controlled = config.controlled
+    return (
+        controlled is not None
+        and config.role is Role.MASTER
+        and controlled.sync_set == {controlled.broker_id}
+    )
+
+
 def _disk_store_config(config: BrokerConfig) -> StoreConfig:
     return StoreConfig(
         root=config.store.store_path_root_dir,
@@ -71,6 +87,8 @@ def _disk_store_config(config: BrokerConfig) -> StoreConfig:
         check_crc_on_recover=config.store.check_crc_on_recover,
         max_keys_per_message=config.limits.max_keys_per_message,
         follows_master=config.role is Role.SLAVE,
+        awaits_confirmation=_awaits_confirmation(config),
+        log_is_confirmed=_is_elected(config),
         start_at_second_file=config.store.mirror_target,
         max_open_queue_files=within_file_limit(MAX_OPEN_QUEUE_FILES, share=4),
     )

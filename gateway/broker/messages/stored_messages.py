@@ -17,7 +17,9 @@ log = logging.getLogger(__name__)
 
 
 def find_stored(store: MessageStore, physical_offset: int) -> memoryview | None:
-    """Return the bytes of the message at a physical offset; None when no whole message starts there."""
+    """Return the bytes of the message at a physical offset; None when no whole, readable message starts there."""
+    if physical_offset >= store.readable_until:
+        return None  # perhaps it is never confirmed
     try:
         return store.message_at(physical_offset)
     except CorruptionError as error:

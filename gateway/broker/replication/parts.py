@@ -7,6 +7,7 @@ from typing import Protocol
 from codec.command import Command
 from codec.constants import MASTER_ID
 from gateway.broker.delayed.timer_takeover import TakeoverState
+from gateway.broker.replication.confirmation import Confirmation
 from gateway.broker.replication.epochs import EpochTable
 from gateway.broker.replication.follower import Dial, Follower
 from gateway.broker.replication.ha_server import HaServer
@@ -82,7 +83,7 @@ class Replication:
     ``epochs`` is None without a controller, ``in_sync`` unless the broker is a SYNC_MASTER, ``slave`` and its
     ``follower`` unless it is a slave. ``is_controlled``: a controller decides who the master is, and what namesrvs say
     about it does not count. ``master_address`` is where the master of a slave answers requests, "" while unknown.
-    ``last_cut`` is of this run.
+    ``last_cut`` is of this run. ``confirmation`` is None unless messages are readable once they are confirmed.
     """
 
     server: HaServer
@@ -95,6 +96,20 @@ class Replication:
     master_address: str = ""
     last_cut: LogCut | None = None
     is_controlled: bool = False
+    confirmation: Confirmation | None = None
+
+    @property
+    def end_batch(self) -> Callable[[], None]:
+        """What is to be called after each batch of requests: it sends what they have stored."""
+        confirmation, wake = self.confirmation, self.server.wake
+        if confirmation is None:
+            return wake
+
+        def advance_and_wake() -> None:
+            confirmation.advance()
+            wake()
+
+        return advance_and_wake
 
     def note_master(self, ha_address: str | None, address: str | None) -> None:
         """Take over the addresses that a namesrv's answer has; those that it lacks stay."""

@@ -1,0 +1,217 @@
+"""Messages of brokers under a controller are readable once all replicas in sync have them: in simulated clusters."""
+
+import pytest
+import trio
+
+from codec.constants import ResponseCode
+from codec.topics import SCHEDULE_TOPIC
+from gateway.broker.replication.confirmation import Confirmation
+from gateway.broker.replication.sync_state import SyncStateRule
+from gateway.config.replication import ReplicationSettings, Role
+from gateway.tests.cluster import bodies, message, pull, simulated
+from gateway.tests.controlled import controlled
+from remoting.requests.offsets import GetMaxOffset
+from remoting.requests.query import ViewMessageById
+from storage.append import NewMessage
+from storage.confirmed_store import ConfirmedStore
+from storage.errors import StoreFull
+from storage.tests.support import FakeClock
+from storage.tests.test_confirmed_store import opened
+
+SETTINGS = ReplicationSettings(enable_controller_mode=True, all_ack_in_sync_state_set=True)
+
+
+# -- rule and store -------------------------------------------------------------------------------------------------
+
+
+class Master:
+    """A store, its rule with a slave, and what was announced."""
+
+    def __init__(self, members=(1, 2)):
+        self.store = opened(clock=FakeClock())
+        self.rule = SyncStateRule(
+            SETTINGS, 1, lambda: self.store.max_physical_offset, members, 1, now_s=lambda: 100.0
+        )
+        self.grown, self.positions = [], []
+        self.confirmation = Confirmation(self.store, self.rule)
+        self.confirmation.add_listener(lambda queues: self.grown.append(sorted(queues)))
+        self.confirmation.add_position_listener(self.positions.append)
+
+    def append(self, topic="a"):
+        return sum(self.store.append(NewMessage(topic, 0, b"x" * 50, b""))[1:3])
+
+
+def test_an_acknowledged_message_is_readable_before_its_answer_leaves():
+    master = Master()
+    slave = master.rule.join("2", 0)
+    first_end, second_end = master.append(), master.append("b")
+    assert master.grown == []
+    master.rule.acknowledge(slave, second_end - 1)
+    assert (master.grown, master.positions[-1]) == ([[("a", 0)]], first_end)
+    master.rule.acknowledge(slave, second_end)
+    assert (master.grown[-1], master.positions[-1]) == ([("b", 0)], second_end)
+
+
+def test_a_master_that_is_alone_confirms_at_once_until_a_slave_joins():
+    master = Master((1,))
+    master.append()
+    assert master.store.max_offset("a", 0) == 1
+    slave = master.rule.join("2", master.store.max_physical_offset)
+    master.append()
+    assert master.store.max_offset("a", 0) == 1
+    master.rule.leave(slave)
+    assert master.store.max_offset("a", 0) == 2
+    master.append()
+    assert master.store.max_offset("a", 0) == 3
+
+
+def test_answers_wait_while_the_disk_has_no_room_for_entries(monkeypatch):
+    master = Master()
+    slave = master.rule.join("2", 0)
+    end = master.append()
+
+    def fail(*arguments):
+        raise StoreFull("full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(master.store, "dispatch", fail)
+        master.rule.acknowledge(slave, end)
+        assert master.positions[-1] == 0
+    master.confirmation.advance()
+    assert (master.positions[-1], master.store.max_offset("a", 0)) == (end, 1)
+
+
+@simulated
+async def test_a_long_backlog_is_made_readable_in_slices(cluster):
+    master = Master()
+    slave = master.rule.join("2", 0)
+    for _ in range(1000):
+        end = master.append()
+    master.rule.acknowledge(slave, end)
+    assert 0 < master.store.max_offset("a", 0) < 1000
+    assert master.positions[-1] < end
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(master.confirmation.run)
+        await trio.sleep(1)
+        nursery.cancel_scope.cancel()
+    assert (master.store.max_offset("a", 0), master.positions[-1]) == (1000, end)
+
+
+# -- brokers --------------------------------------------------------------------------------------------------------
+
+
+def master_of(nodes):
+    (master,) = [node for node in nodes if node.broker.config.role is Role.MASTER]
+    return master
+
+
+def slaves_of(nodes):
+    return [node for node in nodes if node.broker.config.role is Role.SLAVE]
+
+
+async def max_offset(client):
+    return (await client.ask(GetMaxOffset(topic="orders", queue_id=0))).offset
+
+
+@simulated
+async def test_a_message_that_a_slave_lacks_is_not_readable(cluster):
+    group, nodes = await controlled(cluster)
+    master = master_of(nodes)
+    assert isinstance(master.broker.store, ConfirmedStore)
+    client = cluster.dial(master.address)
+    await client.ask(message(body=b"first"))
+    assert await max_offset(client) == 1
+    master.broker.replication.server.wake = lambda: None
+    for session in list(master.broker.replication.server._serving):
+        session.send_next = lambda **options: None  # the slaves get nothing any more
+    with trio.fail_after(10):
+        reply = await client.ask(message(body=b"second"), 10)
+    assert reply.code == ResponseCode.FLUSH_SLAVE_TIMEOUT
+    assert await max_offset(client) == 1
+    assert bodies(await client.ask(pull())) == [b"first"]
+    assert master.broker.store.next_queue_offset("orders", 0) == 2
+
+
+@simulated
+async def test_slaves_read_up_to_what_their_master_confirms(cluster):
+    group, nodes = await controlled(cluster, slave_read_enable=True)
+    client = cluster.dial(master_of(nodes).address)
+    for number in range(4):
+        await client.ask(message(body=b"%d" % number))
+        await trio.sleep(0.1)
+    for node in slaves_of(nodes):
+        store = node.broker.store
+        assert isinstance(store, ConfirmedStore)
+        # The confirm offset of the last message comes with the next frame.
+        assert store.max_offset("orders", 0) == 3
+        assert store.readable_until == node.broker.replication.slave.follower.confirm_offset
+        assert store.max_physical_offset == master_of(nodes).broker.store.readable_until
+
+
+@simulated
+async def test_a_waiting_pull_is_answered_when_its_message_is_confirmed(cluster):
+    group, nodes = await controlled(cluster)
+    master = master_of(nodes)
+    consumer, producer = cluster.dial(master.address), cluster.dial(master.address)
+    await producer.ask(message(body=b"0"))
+    replies = []
+
+    async def wait():
+        replies.append(await consumer.ask(pull(offset=1, wait_ms=20_000), 30))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        await trio.sleep(0.5)
+        await producer.ask(message(body=b"1"))
+        await trio.sleep(0.5)
+        assert [bodies(reply) for reply in replies] == [[b"1"]]
+
+
+@simulated
+async def test_delayed_messages_are_delivered_in_time(cluster):
+    group, nodes = await controlled(cluster)
+    client = cluster.dial(master_of(nodes).address)
+    await client.ask(message(body=b"late", properties={"DELAY": "1"}))
+    assert master_of(nodes).broker.store.max_offset(SCHEDULE_TOPIC, 0) == 1
+    await trio.sleep(1.5)
+    master_of(nodes).service.end_batch()  # what the HA server does ten times a second, without sockets nobody
+    await trio.sleep(0.1)
+    assert bodies(await client.ask(pull())) == [b"late"]
+
+
+@simulated
+async def test_what_an_elected_slave_has_is_readable(cluster):
+    """Its master may have died before it could say that all have the message."""
+    group, nodes = await controlled(cluster)
+    master, old_slaves = master_of(nodes), slaves_of(nodes)
+    await cluster.dial(master.address).ask(message(body=b"first"))
+    await trio.sleep(1)
+    for node in old_slaves:
+        node.broker.replication.slave.follower._note_confirmed = lambda offset: None
+    await cluster.dial(master.address).ask(message(body=b"second"))
+    await trio.sleep(0.5)
+    for node in old_slaves:
+        assert node.broker.store.max_offset("orders", 0) == 1
+    await master.crash()
+    with trio.fail_after(60):
+        while not any(node.broker.config.role is Role.MASTER for node in old_slaves):
+            await trio.sleep(0.1)
+    await trio.sleep(1)
+    new = master_of(old_slaves)
+    assert bodies(await cluster.dial(new.address).ask(pull())) == [b"first", b"second"]
+
+
+@pytest.mark.parametrize("offset_of", ["confirmed", "unconfirmed"])
+@simulated
+async def test_a_message_that_is_not_confirmed_is_not_found_by_its_id(cluster, offset_of):
+    group, nodes = await controlled(cluster)
+    master = master_of(nodes)
+    client = cluster.dial(master.address)
+    await client.ask(message(body=b"first"))
+    second = master.broker.store.max_physical_offset
+    master.broker.store.append(NewMessage("orders", 0, b"second", b""))
+    if offset_of == "confirmed":
+        await client.ask(ViewMessageById(offset=0))
+    else:
+        with pytest.raises(Exception, match=r"not exist|no message|can not find"):
+            await client.ask(ViewMessageById(offset=second))
