@@ -144,11 +144,12 @@ class ControlledRoles:
             return
         replication = service.broker.replication
         # The former master may be hung: nothing is to wait for it, and what it said last about confirmed messages does
-        # not count any more. But who was master before, and has others in its set, has to wait for them.
+        # not count any more. But who was master before, and still has others in its set, has to wait for them.
         replication.follow_master(None, "")
-        if replication.slave is not None and service.is_open and role.sync_set == {role.broker_id}:
-            replication.slave.follower.confirm_everything()
-        await service.apply_copied_progress()
+        if role.sync_set == {role.broker_id}:
+            if replication.slave is not None and service.is_open:
+                replication.slave.follower.confirm_everything()
+            await service.apply_copied_progress()
         await service.rebuild(
             lambda config: replace(
                 with_role(config, SYNC_MASTER, MASTER_ID, ha_master_address=""), controlled=role

@@ -1,20 +1,28 @@
 """Messages of brokers under a controller are readable once all replicas in sync have them: in simulated clusters."""
 
+import random
+
 import pytest
 import trio
 
 from codec.constants import ResponseCode
+from codec.native import native_module
 from codec.topics import SCHEDULE_TOPIC
+from gateway.broker.assembly.build import BrokerBuilder
+from gateway.broker.messages.stored_messages import find_stored
 from gateway.broker.replication.confirmation import Confirmation
 from gateway.broker.replication.sync_state import SyncStateRule
-from gateway.config.replication import ReplicationSettings, Role
-from gateway.tests.cluster import bodies, message, pull, simulated
+from gateway.config.replication import SYNC_MASTER, ControlledRole, ReplicationSettings, Role
+from gateway.tests.cluster import SMALL, SimClock, bodies, inline, message, pull, simulated
+from gateway.tests.configs import broker_config
 from gateway.tests.controlled import controlled
 from remoting.requests.offsets import GetMaxOffset
 from remoting.requests.query import ViewMessageById
 from storage.append import NewMessage
 from storage.confirmed_store import ConfirmedStore
+from storage.crash_files import CrashFiles
 from storage.errors import StoreFull
+from storage.store import MessageStore
 from storage.tests.support import FakeClock
 from storage.tests.test_confirmed_store import opened
 
@@ -95,6 +103,81 @@ async def test_a_long_backlog_is_made_readable_in_slices(cluster):
         await trio.sleep(1)
         nursery.cancel_scope.cancel()
     assert (master.store.max_offset("a", 0), master.positions[-1]) == (1000, end)
+
+
+# -- a master that is started again ----------------------------------------------------------------------------------
+
+
+def started(files, members, role=SYNC_MASTER, **changes):
+    """Build the replica 2 on its store."""
+    config = broker_config(
+        **SMALL,
+        store_path_root_dir="/b",
+        broker_role=role,
+        broker_id=0 if role == SYNC_MASTER else 2,
+        enable_controller_mode=True,
+        controlled=ControlledRole(2, 1, frozenset(members), 1),
+        **{"all_ack_in_sync_state_set": True, **changes},
+    )
+    builder = BrokerBuilder(
+        memory=False, clock=SimClock(), run_blocking=inline, port=lambda: 10911, files=files
+    )
+    return builder.build(config)
+
+
+def append_to(broker, topic="t"):
+    return sum(broker.store.append(NewMessage(topic, 0, b"x" * 100, b""))[1:3])
+
+
+@simulated
+async def test_a_master_that_comes_back_waits_for_the_others_in_its_set(cluster):
+    files = CrashFiles()
+    broker = started(files, {2})
+    append_to(broker)
+    slave = broker.replication.sync_state.join("3", broker.store.max_physical_offset)
+    append_to(broker)
+    half = broker.store.append(NewMessage("t", 0, b"half", b"", sys_flag=4))
+    assert broker.store.max_offset("t", 0) == 1
+    files = files.crash(random.Random(1), lose_unflushed=False)
+    broker = started(files, {2, 3})
+    assert (broker.store.max_offset("t", 0), broker.store.next_queue_offset("t", 0)) == (1, 2)
+    assert find_stored(broker.store, half[1]) is None
+    append_to(broker)
+    rule = broker.replication.sync_state
+    assert rule.status_now() is None
+    slave = rule.join("3", 0)
+    assert broker.store.max_offset("t", 0) == 1
+    rule.acknowledge(slave, half[1] + half[2])
+    assert broker.store.max_offset("t", 0) == 2
+    assert find_stored(broker.store, half[1]) is not None
+    rule.acknowledge(slave, broker.store.max_physical_offset)
+    assert broker.store.max_offset("t", 0) == 3
+
+
+@simulated
+async def test_offsets_of_consumers_stay_that_are_beyond_what_is_confirmed_again(cluster):
+    """The power cut took the entries, not the messages, which had been read before."""
+    files = CrashFiles()
+    broker = started(files, {2})
+    append_to(broker)
+    append_to(broker)
+    broker.store.flush()
+    broker.offsets.commit_offset("g", "t", 0, 2)
+    broker.offsets.persist()
+    files = files.crash(random.Random(3), lose_unflushed=True)
+    broker = started(files, {2, 3})
+    assert broker.store.next_queue_offset("t", 0) == 2
+    assert broker.offsets.query_offset("g", "t", 0) == 2
+
+
+@simulated
+async def test_without_all_ack_the_store_is_the_usual_one(cluster):
+    broker = started(CrashFiles(), {2, 3}, all_ack_in_sync_state_set=False)
+    assert type(broker.store) is MessageStore
+    assert broker.replication.confirmation is None
+    assert broker.replication.end_batch == broker.replication.server.wake
+    append_to(broker)
+    assert broker.store.max_offset("t", 0) == 1
 
 
 # -- brokers --------------------------------------------------------------------------------------------------------
@@ -215,3 +298,21 @@ async def test_a_message_that_is_not_confirmed_is_not_found_by_its_id(cluster, o
     else:
         with pytest.raises(Exception, match=r"not exist|no message|can not find"):
             await client.ask(ViewMessageById(offset=second))
+
+
+@pytest.mark.skipif(native_module() is None, reason="needs the C extension")
+@pytest.mark.parametrize("brokers", [1, 3])
+@simulated
+async def test_sends_that_c_takes_are_readable_once_they_are_confirmed(cluster, brokers):
+    group, nodes = await controlled(cluster, brokers=brokers)
+    master = master_of(nodes)
+    store, client = master.broker.store, cluster.dial(master.address)
+    await client.ask(message(body=b"0"))
+    for number in range(1, 40):
+        reply = await client.ask(message(body=b"%d" % number, key=f"K{number}"))
+        assert reply.queue_offset == number
+        assert store.max_offset("orders", 0) == number + 1
+    assert master.service.native_sends.frames == 39
+    replies = bodies(await client.ask(pull(max_msg_nums=50)))
+    assert replies == [b"%d" % number for number in range(len(replies))]
+    assert len(replies) >= 32
