@@ -14,7 +14,8 @@ leading controller:
 
 The lease ends `LEASE_SHARE` of the time-out after the heartbeat was *sent*. The controller elects nobody before the
 whole time-out after the heartbeat *came*. It also elects at once when the connection of the heartbeats closes, so the
-lease is suspended then, until the same controller has answered both requests again, or is known to be gone.
+lease is suspended then, until the same controller has answered both requests again, or is known to be gone. That takes
+a moment, for which requests wait (`LeaseGuard`): clients must not see each end of a controller.
 
 The lease is checked when a message is about to be stored, not by a timer: a process that was stopped (SIGSTOP), or
 whose machine was suspended, wakes up with an expired lease, whatever it does first.
@@ -22,6 +23,7 @@ whose machine was suspended, wakes up with an expired lease, whatever it does fi
 
 import time
 from collections.abc import Callable
+from functools import partial
 from math import inf
 from typing import Final
 
@@ -34,6 +36,9 @@ from storage.clock import Clock, SystemClock
 
 LEASE_SHARE: Final = 0.9
 """Part of the controller's time-out for which a heartbeat is good. The rest is for clocks that do not run alike."""
+MAX_HOLD_S: Final = 1.0
+"""Longest time for which requests wait because the lease is suspended."""
+MAX_HELD_BYTES: Final = 16 * 1024 * 1024
 GUARDED: Final = STORING | DECIDING | CHANGING
 
 
@@ -52,11 +57,28 @@ class Lease:
         self._length_s = LEASE_SHARE * timeout_s
         self._end_s = -inf
         self._is_suspended = False
+        self._suspended_s = -inf
+        self._listeners: list[Callable[[], None]] = []
+
+    def add_listener(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` whenever the lease may have become valid, or invalid."""
+        self._listeners.append(listener)
+
+    def notify(self) -> None:
+        """Call the listeners, also because time has passed."""
+        for listener in self._listeners:
+            listener()
 
     @property
     def is_valid(self) -> bool:
         """True while no other master can have been elected."""
         return not self._is_suspended and self.now() < self._end_s
+
+    @property
+    def may_be_valid_soon(self) -> bool:
+        """True for a moment after the end of the leader's connection: it may only have been the leader's end."""
+        now_s = self.now()
+        return self._is_suspended and now_s < self._end_s and now_s < self._suspended_s + MAX_HOLD_S
 
     @property
     def remaining_s(self) -> float:
@@ -67,51 +89,81 @@ class Lease:
         """Begin or prolong the lease: the leader has confirmed the role after a heartbeat that was sent then."""
         self._is_suspended = False
         self._end_s = max(self._end_s, heartbeat_sent_s + self._length_s)
+        self.notify()
 
     def suspend(self) -> None:
         """Store nothing until `renew` or `resume`: the leader may take this broker for dead."""
-        self._is_suspended = True
+        if not self._is_suspended:
+            self._is_suspended, self._suspended_s = True, self.now()
 
     def resume(self) -> None:
         """End a suspension without renewing the lease: the leader that may have taken this broker for dead is gone."""
         self._is_suspended = False
+        self.notify()
 
     def end(self) -> None:
         """Store nothing until `renew`: this broker is not the master any more, or not yet."""
         self._end_s = -inf
+        self.notify()
 
 
 class LeaseGuard:
     """Refuses, at a master, what stores or changes anything while the lease is not valid. A guard.
 
-    It has to be the last of the guards: another one may keep a request waiting. ``is_master`` tells whether the broker
-    has that role now.
+    While the lease may be valid again soon, requests wait. It has to be the last of the guards: another one may keep a
+    request waiting. ``is_master`` tells whether the broker has that role now.
     """
 
     def __init__(self, lease: Lease, broker_name: str, is_master: Callable[[], bool]) -> None:
         self._lease = lease
         self._broker_name = broker_name
         self._is_master = is_master
+        self._handlers: dict[int, Handler] = {}
+        self._held: list[tuple[Connection, Command]] = []
+        self._held_bytes = 0
+        lease.add_listener(self._settle_held)
 
     def guard(self, code: int, handler: Handler) -> Handler:
         """Check the lease before each request of a code that stores or changes something."""
-        if code not in GUARDED or not self._is_master():
+        if code not in GUARDED:
+            return handler
+        self._handlers[code] = handler
+        if not self._is_master():
             return handler
         lease = self._lease
 
         def handle(connection: Connection, command: Command) -> bytes | None:
-            if not lease.is_valid:
-                raise RequestError(ResponseCode.SYSTEM_BUSY, f"[REJECTREQUEST]{self.reason}")
-            return handler(connection, command)
+            if lease.is_valid:
+                return handler(connection, command)
+            if not lease.may_be_valid_soon or self._held_bytes + len(command.body) > MAX_HELD_BYTES:
+                raise self._refusal()
+            connection.begin_request()
+            self._held.append((connection, command))
+            self._held_bytes += len(command.body)
+            return None
 
         return handle
 
-    @property
-    def reason(self) -> str:
-        """The reason for a refusal, in words."""
-        return (
-            f"{self._broker_name} stores nothing: its controllers do not confirm that it still is the master, and may "
-            "have elected another one"
+    def _settle_held(self) -> None:
+        """Pass waiting requests on to the present handlers, or refuse them, unless they may still wait."""
+        if self._lease.may_be_valid_soon:
+            return
+        held, self._held, self._held_bytes = self._held, [], 0
+        for connection, command in held:
+            connection.end_request()
+            if not connection.closed:
+                connection.answer_late(command, partial(self._answer, connection, command))
+
+    def _answer(self, connection: Connection, command: Command) -> bytes | None:
+        if not (self._lease.is_valid and self._is_master()):
+            raise self._refusal()
+        return self._handlers[command.code](connection, command)
+
+    def _refusal(self) -> RequestError:
+        return RequestError(
+            ResponseCode.SYSTEM_BUSY,
+            f"[REJECTREQUEST]{self._broker_name} stores nothing: its controllers do not confirm that it still is the "
+            "master, and may have elected another one",
         )
 
     def limit_plain_sends(self, count_allowed: Callable[[Connection], int]) -> Callable[[Connection], int]:

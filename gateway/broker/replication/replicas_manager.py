@@ -456,6 +456,7 @@ class ReplicasManager:
         was_valid = True
         while True:
             await trio.sleep(LEASE_CHECK_S)
+            self._lease.notify()
             is_valid = not self._is_master or self._lease.is_valid
             if not is_valid:
                 self._broker.note_state(

@@ -81,7 +81,7 @@ async def test_another_controller_leads_before_the_lease_ends(cluster):
     for connection in list(first.server.connections):
         connection.close("the process is gone")
     client = cluster.dial(node.address)
-    await trio.sleep(0.01)
+    # From the first moment on: these sends wait until it is known that the leader has ended.
     for _ in range(300):
         await client.ask(message(), 10)
         await trio.sleep(0.1)

@@ -1,10 +1,18 @@
 """The lease of a master, and the guard that checks it."""
 
+from collections.abc import Callable
+
 import pytest
 
 from codec.command import Command
 from codec.constants import ResponseCode
-from gateway.broker.replication.fencing import GUARDED, Lease, LeaseGuard, clock_with_suspension
+from gateway.broker.replication.fencing import (
+    GUARDED,
+    MAX_HELD_BYTES,
+    Lease,
+    LeaseGuard,
+    clock_with_suspension,
+)
 from remoting.errors import RequestError
 from remoting.requests.pull import PullMessage
 from remoting.requests.send import SendMessageV2
@@ -119,3 +127,88 @@ def test_the_clock_of_a_lease_counts_while_the_machine_sleeps() -> None:
             return 7.0
 
     assert clock_with_suspension(OwnClock())() == 7.0
+
+
+class Peer:
+    """A connection that notes late answers."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        self.outstanding = 0
+        self.answers: list[bytes | None] = []
+        self.refusals: list[RequestError] = []
+
+    def begin_request(self) -> None:
+        self.outstanding += 1
+
+    def end_request(self) -> None:
+        self.outstanding -= 1
+
+    def answer_late(self, command: Command, answer: Callable[[], bytes | None]) -> None:
+        try:
+            self.answers.append(answer())
+        except RequestError as refusal:
+            self.refusals.append(refusal)
+
+
+def test_requests_wait_while_the_lease_is_suspended_for_a_moment() -> None:
+    """The leader's connection has closed: it is not known yet whether the leader itself has ended."""
+    time, peer, is_master = Time(), Peer(), [True]
+    lease = Lease(10, time)
+    guard = LeaseGuard(lease, "broker-a", lambda: is_master[0])
+    stored: list[int] = []
+
+    def handler(_: object, command: Command) -> bytes:
+        stored.append(command.opaque)
+        return b"%d" % command.opaque
+
+    handle = guard.guard(SendMessageV2.code, handler)
+    lease.renew(time.now_s)
+    lease.suspend()
+    assert handle(peer, Command(SendMessageV2.code, 1)) is None
+    assert handle(peer, Command(SendMessageV2.code, 2)) is None
+    assert (stored, peer.outstanding) == ([], 2)
+    time.now_s += 0.2
+    lease.notify()
+    assert stored == []
+    lease.resume()
+    assert (stored, peer.answers, peer.outstanding) == ([1, 2], [b"1", b"2"], 0)
+    assert handle(peer, Command(SendMessageV2.code, 3)) == b"3"
+
+    lease.suspend()
+    assert handle(peer, Command(SendMessageV2.code, 4)) is None
+    time.now_s += 1.1
+    with pytest.raises(RequestError):
+        handle(peer, Command(SendMessageV2.code, 5))
+    lease.notify()
+    assert (stored, len(peer.refusals), peer.outstanding) == ([1, 2, 3], 1, 0)
+
+
+def test_requests_that_waited_are_not_stored_by_a_slave() -> None:
+    time, peer, is_master = Time(), Peer(), [True]
+    lease = Lease(10, time)
+    guard = LeaseGuard(lease, "broker-a", lambda: is_master[0])
+    stored: list[Command] = []
+
+    def handler(_: object, command: Command) -> None:
+        stored.append(command)
+
+    handle = guard.guard(SendMessageV2.code, handler)
+    lease.renew(time.now_s)
+    lease.suspend()
+    assert handle(peer, Command(SendMessageV2.code, 1)) is None
+    is_master[0] = False
+    guard.guard(SendMessageV2.code, handler)
+    lease.renew(time.now_s)
+    assert (stored, len(peer.refusals)) == ([], 1)
+
+
+def test_many_bytes_do_not_wait() -> None:
+    time, peer = Time(), Peer()
+    lease = Lease(10, time)
+    handle = LeaseGuard(lease, "broker-a", lambda: True).guard(SendMessageV2.code, lambda _, command: b"")
+    lease.renew(time.now_s)
+    lease.suspend()
+    assert handle(peer, Command(SendMessageV2.code, body=bytes(MAX_HELD_BYTES))) is None
+    with pytest.raises(RequestError):
+        handle(peer, Command(SendMessageV2.code, body=b"x"))
