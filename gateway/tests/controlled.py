@@ -25,7 +25,7 @@ from gateway.controller.tests.memory_store import MemoryStore
 from gateway.tests.cluster import PORT, SMALL, Address, Cluster, Node, inline, settle
 from gateway.tests.configs import broker_config
 from remoting.connection import Connection
-from remoting.errors import RemotingClosed
+from remoting.errors import RemotingClosed, RequestError
 from remoting.handler_table import GuardedHandlers
 from remoting.limits import ConnectionLimits
 from remoting.requests.controller import ControllerGetReplicaInfo, ControllerGetReplicaInfoReply
@@ -76,6 +76,24 @@ class ControllerNodeService:
         """There is nothing to close."""
 
 
+class ControlledNode(Node):
+    """A broker under controllers, with the files of its store."""
+
+    def __init__(
+        self,
+        service: BrokerService,
+        host: str,
+        registrar: Registrar,
+        mode: ControllerMode,
+        role_links: RoleLinks,
+        files: MemoryFiles,
+    ) -> None:
+        super().__init__(service, (host, PORT), registrar)
+        self.beside = partial(mode.run, service, role_links)
+        self.mode = mode
+        self.files = files
+
+
 class ControlledCluster:
     """A cluster with a namesrv, one controller or more, and brokers under them."""
 
@@ -94,7 +112,7 @@ class ControlledCluster:
     async def add_controller(self, address: Address = CONTROLLER) -> Node:
         service = ControllerNodeService(self, self.store.of(f"n-{address[0]}"), address)
         self.controllers.append(service)
-        node = Node(service, address)  # type: ignore[arg-type]
+        node = Node(service, address)
         return await self.base._start(node)
 
     async def deliver(self, address: str, command: Command) -> None:
@@ -108,7 +126,7 @@ class ControlledCluster:
         files: MemoryFiles | None = None,
         sign: Callable[[Command], None] | None = None,
         **settings: Any,
-    ) -> Node:
+    ) -> ControlledNode:
         cluster = self.base
         files = files if files is not None else MemoryFiles()
         addresses = ";".join(f"{node[0]}:{node[1]}" for node in self._controller_addresses)
@@ -140,11 +158,9 @@ class ControlledCluster:
         )
         service.add_user(registrar)
         await service.wait_for_role(NO_ROLE)
-        node = Node(service, (host, PORT), registrar)
-        node.beside = partial(mode.run, service, role_links)
-        node.mode = mode
-        node.files = files
-        return await cluster._start(node)
+        node = ControlledNode(service, host, registrar, mode, role_links, files)
+        await cluster._start(node)
+        return node
 
     @property
     def _controller_addresses(self) -> list[Address]:
@@ -192,7 +208,6 @@ class ControlledCluster:
             nursery.start_soon(self._end_with, node, broker, nursery.cancel_scope)
             await broker.replication.server.serve(transport)
             nursery.cancel_scope.cancel()
-        await transport.aclose() if hasattr(transport, "aclose") else None
 
     async def _end_with(self, node: Node, broker: object, scope: trio.CancelScope) -> None:
         while not node.ended.is_set() and node.broker is broker:
@@ -216,7 +231,7 @@ class ControlledCluster:
 
 async def controlled(
     cluster: Cluster, brokers: int = 3, **settings: Any
-) -> tuple[ControlledCluster, list[Node]]:
+) -> tuple[ControlledCluster, list[ControlledNode]]:
     """Start a namesrv, a controller and brokers, and wait until all are in sync."""
     random.seed(11)
     await cluster.namesrv()
@@ -233,8 +248,6 @@ async def controlled(
 
 
 async def _sync_set(group: ControlledCluster) -> list[int]:
-    from remoting.errors import RequestError
-
     try:
         reply = await group.term()
     except RequestError:

@@ -446,10 +446,12 @@ class ReplicasManager:
             await self._broker.follow(role, term.address)
         self.role, self._is_master = role, is_elected
         self._broker.note_state("")
-        extra = {"broker": self._broker.config.broker_name, "epoch": term.epoch, "broker_id": role.broker_id}
-        log.warning(
-            "broker leads" if is_elected else "broker follows", extra={**extra, "master": term.address}
-        )
+        name = self._broker.config.broker_name
+        extra = {"broker": name, "epoch": term.epoch, "broker_id": role.broker_id, "master": term.address}
+        if is_elected:
+            log.warning("broker leads", extra=extra)
+        else:
+            log.warning("broker follows", extra=extra)
 
     async def _watch_lease(self) -> None:
         """Show that a master stores nothing because it has lost its lease."""
