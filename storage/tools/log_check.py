@@ -27,11 +27,13 @@ Progress = Callable[[int], object]
 class QueueRun:
     """The last sequence of a queue's messages in the log without a gap: queue offsets [first, end).
 
-    A new sequence begins where a topic was deleted and created again, or a queue restarted.
+    A new sequence begins where a topic was deleted and created again, or a queue restarted. Messages before
+    ``covered_end`` had their queue entries according to the checkpoint.
     """
 
     first: int
     end: int
+    covered_end: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +151,8 @@ class LogCheck:
         if message.queue_offset != run.end:
             run.first = message.queue_offset
         run.end = message.queue_offset + 1
+        if message.physical_offset < self._confirm_offset:
+            run.covered_end = run.end
 
     def _check_tail(self, stop: ScanEnd, path: str, base: int) -> Iterator[StoreFinding]:
         """Judge the bytes after the last whole message: zeros, a message that a crash tore, or damage."""

@@ -20,6 +20,8 @@ from storage.tools.store_reader import QueueKey, StoreReader
 
 _ENTRIES_PER_READ: Final = 4096
 _LITE_PREFIX: Final = "%LMQ%"
+EPOCHS_NAME: Final = "epochFileCheckpoint"
+"""The file of a log's epochs, which brokers under a controller have."""
 _MIN_TAGS_CODE: Final = -(1 << 31)
 """A lower code is an address in the queue's extension file, if it has one. Source: ConsumeQueueExt.isExtAddr, 5.4.0."""
 
@@ -71,6 +73,10 @@ class QueueCheck:
         self.topics = frozenset(topic.decode() for topic, _ in queue_keys)
         yield from self._check_missing(queue_keys)
 
+    def _awaits_confirmation(self) -> bool:
+        """Return True for the store of a broker under a controller, whose last messages may have no entries yet."""
+        return EPOCHS_NAME in self._reader.files.list(self._reader.config.root)
+
     def _check_or_skip(self, queue: ConsumeQueue) -> Iterator[StoreFinding]:
         """Check a queue, unless the broker deletes it meanwhile."""
         try:
@@ -91,7 +97,10 @@ class QueueCheck:
                 continue
             path = f"{self._reader.config.consume_queue_path}/{name}/{queue_id}"
             details = {"topic": name, "queue_id": queue_id}
-            if name in self._known_topics and self._reader.state.is_end_settled:
+            if not run.covered_end and self._awaits_confirmation():
+                reason = "no message of the queue was confirmed by all replicas in sync yet"
+                yield note(Part.QUEUE, path, 0, reason, **details)
+            elif name in self._known_topics and self._reader.state.is_end_settled:
                 reason = (
                     f"the queue has no files, but the log holds its messages up to offset {run.end}; "
                     "this is not damage if the topic was deleted and created again"
@@ -197,7 +206,10 @@ class QueueCheck:
             base = number - number % queue.file_entries
             position = (number - base) * QUEUE_ENTRY_BYTES
             details = _named(queue) | {"queue_offset": number}
-            if self._reader.state.is_end_settled:
+            if number >= run.covered_end and self._awaits_confirmation():
+                reason += "; the rest was not confirmed by all replicas in sync yet"
+                yield note(Part.QUEUE, queue.path(base), position, reason, **details)
+            elif self._reader.state.is_end_settled:
                 yield damage(Part.QUEUE, queue.path(base), position, reason, **details)
             elif not self._reader.state.may_change:
                 reason += "; the next start adds them"

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,10 @@ import pytest
 from codec.sysflag import TRANSACTION_PREPARED
 from storage.append import NewMessage
 from storage.config import StoreConfig
+from storage.confirmed_store import ConfirmedStore
 from storage.tests.support import FakeClock
 from storage.tools.findings import Part
+from storage.tools.queue_check import EPOCHS_NAME
 from storage.tools.store_reader import StoreReader
 from storage.tools.tests.stores import (
     COUNT,
@@ -324,3 +327,32 @@ def test_a_last_file_whose_beginning_is_lost_is_damage(root: Path) -> None:
     last.write_bytes(bytes(300) + last.read_bytes()[300:])
     first, *_ = damage_of(root)
     assert (first.file, first.offset, first.reason) == (str(last), 0, "zeros")
+
+
+def test_messages_that_are_not_confirmed_yet_are_no_damage(root: Path) -> None:
+    store = open_store(root)
+    config = replace(store.config, awaits_confirmation=True)
+    store.close()
+    confirmed = ConfirmedStore.open(config, clock=FakeClock())
+    confirmed.append(NewMessage("t", 0, b"x", b""))
+    confirmed.append(NewMessage("nothing-confirmed", 0, b"x", b""))
+    confirmed.close()
+    assert [place for place in damage_of(root) if place.part is Part.QUEUE] != []
+    (root / EPOCHS_NAME).write_bytes(b"")
+    assert [place for place in damage_of(root) if place.part is Part.QUEUE] == []
+    reasons = [finding.reason for finding in verify(root)[1] if finding.part is Part.QUEUE]
+    assert len(reasons) == 2
+    assert all("confirmed by all replicas in sync" in reason for reason in reasons)
+
+
+def test_lost_entries_of_confirmed_messages_are_damage(root: Path) -> None:
+    (root / EPOCHS_NAME).write_bytes(b"")
+    store = open_store(root)
+    (topic, queue_id) = next(iter(store.queue_keys()))
+    end = store.max_offset(topic, queue_id)
+    store.close()
+    path = Path(queue_file(root, topic, queue_id))
+    content = bytearray(path.read_bytes())
+    content[(end - 1) * 20 : end * 20] = bytes(20)
+    path.write_bytes(content)
+    assert [place for place in damage_of(root) if place.part is Part.QUEUE] != []
