@@ -55,6 +55,8 @@ FROM_END: Final = 1
 RETURN_MS: Final = 1_000
 """Invisible time of messages that could not be passed on to their consumer."""
 POLL_GRACE_S: Final = 5.0
+MAX_PUT_ASIDE_S: Final = 10.0
+"""Longest time for the messages of a pop that its consumer does not get; its client waits meanwhile."""
 DLQ_LEVEL: Final = -1
 _CLIENT_WITH_POLLING_CODE: Final = (5, 0, 3)
 MAX_VERSION_DIGITS: Final = 9
@@ -212,9 +214,12 @@ class ReceiveMethods:
                 deliveries.append((message, receipt))
         if work:
             await enter_task()
-            with trio.CancelScope(shield=True):
-                for step in work:
-                    await self._try(step)
+            # What a slow broker leaves over is delivered again after its invisible time.
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + MAX_PUT_ASIDE_S):
+                while work:
+                    await self._try(work.pop(0))
+            for step in work:
+                step.close()
         return deliveries
 
     @staticmethod

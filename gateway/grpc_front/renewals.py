@@ -32,6 +32,7 @@ RENEW_INTERVAL_S: Final = 5.0
 MAX_RENEWED_MS: Final = 3 * 3600 * 1000
 MAX_HELD: Final = 100_000
 """Messages of all consumers that are renewed. Further ones are delivered again after a minute."""
+CHANGE_TIMEOUT_S: Final = 3.0
 ABANDONED_INVISIBLE_MS: Final = 1_000
 """Invisible time of the messages of a consumer that is gone."""
 _STEPS_MS: Final = tuple(minutes * 60_000 for minutes in (1, 3, 5, 10, 30, 60))
@@ -108,29 +109,51 @@ class Renewals:
             await self.renew_due()
 
     async def renew_due(self) -> None:
-        """Renew the messages whose invisible time ends soon, and return those of consumers that are gone."""
-        now_ms = self._cluster.clock.now_ms()
+        """Renew the messages whose invisible time ends soon, and return those of consumers that are gone.
+
+        A broker that does not answer is left alone for the rest of this pass: each of its messages would hold up those
+        of all others. They are tried again at the next pass, until they are visible.
+        """
+        silent_brokers: set[str] = set()
         for number, (key, held) in enumerate(list(self._held.items())):
             await end_turn(number)
-            if self._held.get(key) is not held:
-                continue  # Released while other tasks ran.
-            if held.peer.closed and self._clients.get(held.client_id) is None:
-                await self._change(held, ABANDONED_INVISIBLE_MS)
+            if self._held.get(key) is not held or held.receipt.broker_name in silent_brokers:
+                continue  # The first was released while other tasks ran.
+            try:
+                is_held = await self._renew(held)
+            except (RemotingClosed, RemotingTimeout) as error:
+                log.info("message not renewed", extra={"group": held.group, "reason": str(error)})
+                silent_brokers.add(held.receipt.broker_name)
+                is_held = held.receipt.visible_ms > self._cluster.clock.now_ms()
+            if not is_held:
                 self._held.pop(key, None)
-            elif held.receipt.visible_ms - now_ms <= RENEW_AHEAD_MS:
-                is_over = now_ms - held.since_ms > MAX_RENEWED_MS
-                if is_over or not await self._change(held, held.next_invisible_ms()):
-                    self._held.pop(key, None)
+
+    async def _renew(self, held: HeldMessage) -> bool:
+        """Do what is due for a message; return False if it is held no longer.
+
+        Raises RemotingClosed, RemotingTimeout.
+        """
+        if held.peer.closed and self._clients.get(held.client_id) is None:
+            await self._change(held, ABANDONED_INVISIBLE_MS)
+            return False
+        now_ms = self._cluster.clock.now_ms()
+        if held.receipt.visible_ms - now_ms > RENEW_AHEAD_MS:
+            return True
+        is_over = now_ms - held.since_ms > MAX_RENEWED_MS
+        return not is_over and await self._change(held, held.next_invisible_ms())
 
     async def _change(self, held: HeldMessage, invisible_ms: int) -> bool:
-        """Change the invisible time of a message; return False if that failed."""
+        """Change the invisible time of a message; return False if that was refused.
+
+        Raises RemotingClosed, RemotingTimeout.
+        """
         broker = self._cluster.broker(held.receipt.broker_name)
         if broker is None:
             return False
         link = self._cluster.open_link(held.peer, broker)
         try:
-            reply = await link.call(held.change(invisible_ms), held.sender)
-        except (RequestError, RemotingClosed, RemotingTimeout) as error:
+            reply = await link.call(held.change(invisible_ms), held.sender, timeout_s=CHANGE_TIMEOUT_S)
+        except RequestError as error:
             log.info("message not renewed", extra={"group": held.group, "reason": str(error)})
             return False
         finally:

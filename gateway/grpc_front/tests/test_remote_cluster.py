@@ -23,6 +23,7 @@ from gateway.grpc_front.tests.world import (
     consumer_settings,
     message,
     producer_settings,
+    receive_request,
     received,
     remote_cluster,
     send_request,
@@ -34,6 +35,7 @@ from remoting.errors import RequestError
 from remoting.handler_table import Guard
 from remoting.limits import ConnectionLimits
 from remoting.requests.auth import AuthGetUser, AuthGetUserReply
+from remoting.requests.pop import ChangeMessageInvisibletime
 from remoting.requests.replication import GetReplicatedAccounts, GetReplicatedAccountsReply
 from remoting.requests.send import SendMessageV2
 from remoting.server import ServerLimits
@@ -278,6 +280,44 @@ async def test_a_silent_broker_holds_up_its_own_requests_only(cluster):
     assert trio.current_time() - begin_s < 4
     assert {stream.status for stream in streams} == {0, 4}
     silent[SendMessageV2.code] = handler
+
+
+@simulated
+async def test_a_silent_broker_does_not_keep_messages_of_others_from_being_renewed(cluster):
+    front = await open_remote(cluster, brokers=2)
+    client = front.client()
+    await client.tell_settings(consumer_settings())
+    names = ("broker-a", "broker-b")
+    for name in names:
+        assert received(await receive_from(client, name)).bodies == []
+    for _ in range(8):
+        assert (await send(client, message())).status.code == m.OK
+    held = {name: received(await receive_from(client, name, auto_renew=True)) for name in names}
+    assert all(held[name].bodies for name in names)
+    asked_s = []
+
+    def ignore(connection, command):
+        asked_s.append(trio.current_time())
+
+    # The messages of the silent broker come first in each pass.
+    silent, answering_one = reversed(front.brokers)
+    silent.service.handlers[ChangeMessageInvisibletime.code] = ignore
+    for _ in range(20):
+        await trio.sleep(10)
+        await client.call("Heartbeat", m.HeartbeatRequest(group=resource("GID")))
+    other = front.client("client-2")
+    assert received(await receive_from(other, answering_one.broker.config.broker_name)).bodies == []
+    # Once in a pass, and no longer than until the messages are visible.
+    assert 1 <= len(asked_s) <= 6
+
+
+async def receive_from(client, broker, **more):
+    """Receive from the queues of one broker."""
+    request = receive_request(**more)
+    request.message_queue.broker.name = broker
+    stream = await client.start("ReceiveMessage", request, m.ReceiveMessageResponse)
+    await stream.ended.wait()
+    return stream
 
 
 # -- what is read again ---------------------------------------------------------------------------------------
