@@ -201,6 +201,10 @@ class EpochStream:
 
     def _receive(self, offset: int, part: memoryview) -> None:
         """Hand bytes on up to each place where epochs are to be noted first."""
+        if not self._has_adopted:
+            # An empty log begins here, with the epochs that begin at or before its first byte.
+            self._copy.receive(offset, part[:0])
+            self._adopt_reached()
         while True:
             size = min(len(part), self._next_stop(offset) - offset)
             self._copy.receive(offset, part[:size])

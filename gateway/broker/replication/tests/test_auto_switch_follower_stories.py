@@ -24,13 +24,14 @@ from gateway.config.replication import ReplicationSettings
 from remoting.tests.virtual import virtual
 from remoting.transport import StreamTransport
 from storage.append import NewMessage
-from storage.crash_files import CrashFiles
+from storage.crash_files import CrashFiles, ProcessKilled
 from storage.cut import cut_store
 from storage.store import MessageStore
 from storage.tests.support import FakeClock
 
 BROKERS = (1, 2, 3)
-SEEDS = range(int(os.environ.get("STORY_SEEDS", "24")))
+SEEDS = [*range(int(os.environ.get("STORY_SEEDS", "24"))), 184]
+"""Seed 184 kills a slave between the first bytes of its log and their epoch."""
 
 
 class Replica:
@@ -47,13 +48,16 @@ class Replica:
         self.epochs = EpochTable(self.files, CONFIG.root)
         self.epochs.trim(self.store.max_physical_offset)
 
-    def reopen(self, cut_at: int | None = None) -> None:
-        """Build the parts again, after a cut if that is needed."""
+    def reopen(self) -> None:
         self.store.close()
-        if cut_at is not None:
-            self.cuts += 1
-            cut_store(CONFIG, self.files, cut_at)
-            self.epochs.cut(cut_at)
+        self.open()
+
+    def cut(self, end: int) -> None:
+        """Build the parts again with a shorter log."""
+        self.store.close()
+        self.cuts += 1
+        cut_store(CONFIG, self.files, end)
+        self.epochs.cut(end)
         self.open()
 
     def crash(self, randomness: random.Random, *, loses_power: bool) -> None:
@@ -134,6 +138,8 @@ class Story:
             port.ticket = server.access.issue_ticket(slave.broker_id) if has_ticket else None
             lookup = MasterLookup()
             lookup.set_master(Master(HA, REQUESTS))
+            dies = self.randomness.random() < 0.3
+            slave.files.operations_left = self.randomness.randrange(60) if dies else None
             follower = Follower(
                 slave.store,
                 lookup,
@@ -142,13 +148,18 @@ class Story:
                 lambda queues: None,
                 handshake=EpochHandshake(slave.store, slave.epochs, slave.broker_id),
             )
-            with trio.move_on_at(min(ends, trio.current_time() + 10)):
-                async with trio.open_nursery() as running:
-                    running.start_soon(follower.run)
-                    await follower.diverged.wait()
-                    running.cancel_scope.cancel()
-            if follower.cut_at is not None:
-                slave.reopen(follower.cut_at)
+            try:
+                with trio.move_on_at(min(ends, trio.current_time() + 10)):
+                    async with trio.open_nursery() as running:
+                        running.start_soon(follower.run)
+                        await follower.diverged.wait()
+                        running.cancel_scope.cancel()
+                if follower.cut_at is not None:
+                    slave.cut(follower.cut_at)
+            except* ProcessKilled:
+                slave.crash(self.randomness, loses_power=self.loses_power)
+            slave.files.operations_left = None
+            slave.check_epochs()
 
     async def run(self, steps: int) -> None:
         randomness = self.randomness
