@@ -332,15 +332,23 @@ class HaServer:
     def forget(self, session: "_Session") -> None:
         """Serve a session no more, whose connection is closed."""
         self._sessions.pop(session, None)
-        broker_id = session.replica.broker_id
-        if broker_id is not None and sum(other.broker_id == broker_id for other in self.replicas) <= 2:
-            self._shared_ids.pop(broker_id, None)
         session.discount()
         if session in self._serving:
             self._serving.remove(session)
             self._remember_sent(session.replica)
+            self._let_others_count(session.replica.broker_id)
             if not self._serving:
                 self._has_replicas = trio.Event()
+
+    def _let_others_count(self, broker_id: int | None) -> None:
+        """Let the newest of the other connections of a broker id count, after one of them has ended."""
+        others = [replica for replica in self.replicas if replica.broker_id == broker_id]
+        if broker_id is None:
+            return
+        if len(others) < 2:
+            self._shared_ids.pop(broker_id, None)
+        if others and others[-1].is_superseded:
+            others[-1].outlive(trio.current_time())
 
     def _remember_sent(self, replica: Replica) -> None:
         host = replica.remote[0]

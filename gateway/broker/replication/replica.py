@@ -33,7 +33,7 @@ class Replica:
     ``start`` is the first offset sent, None until the slave has said where it is; ``sent`` and ``acknowledged`` are the
     ends of what it was sent and of what it acknowledged. ``counted`` is True while its acknowledgements count,
     ``in_sync`` False since it was found far behind. ``broker_id`` is None for a slave that does not say it.
-    ``is_superseded`` is True once a newer connection has said the same broker id: this one never counts again.
+    ``is_superseded`` is True while a newer connection has said the same broker id: this one does not count.
     """
 
     __slots__ = (
@@ -91,7 +91,7 @@ class Replica:
             self.counted = True
 
     def make_room_for(self, newer: "Replica", now_s: float) -> None:
-        """Count this connection no longer if another one may be of the same slave, and for ever if it is."""
+        """Count this connection no longer if another one may be of the same slave, and while that is there if it is."""
         if self.may_be_of_slave_of(newer):
             self.doubt(now_s)
             if self.broker_id is not None and self.broker_id == newer.broker_id:
@@ -104,6 +104,11 @@ class Replica:
         return self.is_superseded and (
             self.acknowledged > self._superseded_offset or now_s > self._superseded_s
         )
+
+    def outlive(self, now_s: float) -> None:
+        """Count this connection again once it shows that it lives on: the newer one of its broker id has ended."""
+        self.is_superseded = False
+        self._proof_offset, self._proof_s = self.sent, now_s + PROOF_OF_LIFE_S
 
     def doubt(self, now_s: float) -> None:
         """Count this connection no longer until it shows that it lives on: another one came from its host."""

@@ -417,8 +417,13 @@ async def test_two_slaves_with_one_broker_id_count_once_and_the_operator_is_told
                 await slave.read_until(master.end)
         await until(lambda: master.rule.acknowledged == {"id 1": master.end})
         assert caplog.text.count("two slaves have one broker id") == 1
-        await first.stream.aclose()
+        await second.stream.aclose()
         await until(lambda: master.server.trouble == "")
+        assert master.rule.acknowledged == {}
+        master.append()
+        await first.read_until(master.end)
+        await until(lambda: master.rule.acknowledged == {"id 1": master.end})
+        assert master.server.trouble == ""
 
 
 # -- who is not served --
