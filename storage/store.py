@@ -98,6 +98,14 @@ _QUEUES_PER_TURN = 1000
 """Queues that are looked at in one turn: less than a millisecond."""
 
 
+def _is_of_official_broker(abort: bytes | None) -> bool:
+    """Tell whether the abort file, of which this is the content, is from an official broker that was killed.
+
+    It is empty there, or since 5.0 holds the number of the process. This broker names the boot of the machine in it.
+    """
+    return abort is not None and (not abort or abort.isdigit())
+
+
 class MessageStore:
     """Commit log, consume queues, index and checkpoint of one broker, in the official file formats.
 
@@ -184,7 +192,7 @@ class MessageStore:
             power_cut,
             checkpoint.safe_timestamp,
             # An official broker keeps there up to where replicas have the log. Entries may end before.
-            0 if last_boot == b"" else checkpoint.confirm_offset,
+            0 if _is_of_official_broker(last_boot) else checkpoint.confirm_offset,
             confirmed_until=checkpoint.confirm_offset,
             rebuilding=(last_boot or b"").startswith(REBUILDING),
             queue_ranges=self._read_queue_ends(last_boot),
@@ -214,7 +222,7 @@ class MessageStore:
 
     def _read_queue_ends(self, last_boot: bytes | None) -> QueueRanges:
         """Return the ends that the queues had at the last clean close; nothing after a crash of an official broker."""
-        if last_boot == b"":  # an official broker leaves the abort file empty
+        if _is_of_official_broker(last_boot):
             return QueueRanges()
         checkpoint_ms = self._checkpoint.log_timestamp if last_boot is None else None
         return read_queue_ends(self.files, self.config.root, checkpoint_ms)

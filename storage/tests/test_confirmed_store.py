@@ -240,7 +240,7 @@ def test_a_checkpoint_does_not_vouch_for_what_is_not_readable() -> None:
 # -- a store of an official broker ----------------------------------------------------------------------------------
 
 
-def killed_official_store(entries: int, confirmed: int, appended: int) -> CrashFiles:
+def killed_official_store(entries: int, confirmed: int, appended: int, abort: bytes = b"4242") -> CrashFiles:
     """Return what an official AutoSwitch broker leaves when it is killed: its checkpoint is ahead of its entries."""
     files, clock = CrashFiles(), FakeClock()
     store = opened(files, clock)
@@ -250,21 +250,22 @@ def killed_official_store(entries: int, confirmed: int, appended: int) -> CrashF
     buffer = store._checkpoint._file.buffer
     buffer[CONFIRM_OFFSET_AT : CONFIRM_OFFSET_AT + 8] = LONG.pack(ends[confirmed - 1])
     files = files.crash(random.Random(1), lose_unflushed=False)
-    files.write_small(CONFIG.abort_path, b"")  # its abort file is empty
+    files.write_small(CONFIG.abort_path, abort)
     return files
 
 
+@pytest.mark.parametrize("abort", [b"", b"4242"])  # of 4.x, and the number of the process
 @pytest.mark.parametrize(("entries", "confirmed"), [(0, 3), (2, 3), (2, 5), (3, 3), (5, 5)])
 def test_a_checkpoint_of_a_killed_official_broker_may_be_ahead_of_its_entries(
-    entries: int, confirmed: int
+    entries: int, confirmed: int, abort: bytes
 ) -> None:
     plain = replace(CONFIG, awaits_confirmation=False)
-    store = MessageStore.open(plain, killed_official_store(entries, confirmed, 5), FakeClock())
+    store = MessageStore.open(plain, killed_official_store(entries, confirmed, 5, abort), FakeClock())
     assert store.max_offset("a", 0) == 5
     assert [store.physical_offset_at("a", 0, offset) for offset in range(5)] == sorted(
         {store.physical_offset_at("a", 0, offset) for offset in range(5)}
     )
-    store = opened(killed_official_store(entries, confirmed, 5))
+    store = opened(killed_official_store(entries, confirmed, 5, abort))
     assert store.max_offset("a", 0) == confirmed
     assert store.append(message())[0] == 5
 
