@@ -102,7 +102,7 @@ def _settings_of_name(client: "AdminClient", name: str) -> ElectionSettings | Ad
     return problem
 
 
-class Controllers:
+class ControllerGroup:
     """A group of controllers, which is asked at the one that leads."""
 
     def __init__(self, client: "AdminClient", addresses: Sequence[str]) -> None:
@@ -175,7 +175,7 @@ class Controllers:
             if not isinstance(answer, AdminError):
                 member_ids |= parse_peers(answer.peers or "")
         unasked = [address for address in member_ids if address not in answers]
-        answers |= Controllers(self._client, unasked)._describe_all()
+        answers |= ControllerGroup(self._client, unasked)._describe_all()
         return [self._row(address, answers[address], member_ids.get(address, "")) for address in answers]
 
     def _row(

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from codec.constants import ResponseCode
 from gateway.admin.client import MASTER_ID, map_in_threads
 from gateway.admin.cluster_health import FENCED, REPLICATION_TROUBLE, HealthCheck
 from gateway.admin.controllers import (
     LOWEST_PRIORITY,
     ControlledNames,
-    Controllers,
+    ControllerGroup,
     find_controlled_names,
     read_election_settings,
 )
@@ -28,6 +29,7 @@ from remoting.requests.admin import GetBrokerRuntimeInfo
 from remoting.requests.controller import ControllerElectMaster, ControllerGetSyncStateData
 from remoting.requests.ha import GetBrokerEpochCache
 from remoting.requests.namesrv import GetBrokerClusterInfo
+from remoting.requests.roles import HandOverBroker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 UNKNOWN: Final = -1
 REGISTRATION_TIMEOUT_S: Final = 60.0
 """Longest time until a new master is registered: it opens its store in its new role first."""
+HAND_OVER_TIMEOUT_S: Final = 60.0
 POLL_S: Final = 0.2
 
 
@@ -133,15 +136,15 @@ class ReplicaSet:
         """Why no election could replace the master, or that there is none; "" if neither is so."""
         if not self.replicas:
             return "its controller knows no replica of it: see the log of the broker"
-        others = "; ".join(
+        other_verdicts = "; ".join(
             f"{replica.address} is {self.explain(replica)}"
             for replica in self.replicas
             if not replica.is_master
         )
         if not self.has_live_master:
-            return f"there is no live master{': ' if others else ''}{others}"
+            return f"there is no live master{': ' if other_verdicts else ''}{other_verdicts}"
         if self.successor is None:
-            return f"nobody could replace the master: {others or 'it is the only replica'}"
+            return f"nobody could replace the master: {other_verdicts or 'it is the only replica'}"
         return ""
 
     def rows(self) -> list[dict[str, Any]]:
@@ -194,7 +197,7 @@ def compare_candidates(first: ReplicaState, other: ReplicaState) -> str:
 
 
 def read_replica_sets(
-    client: "AdminClient", controlled: ControlledNames, controllers: Controllers
+    client: "AdminClient", controlled: ControlledNames, controllers: ControllerGroup
 ) -> list[ReplicaSet]:
     """Ask controllers and replicas for the state of broker names; a name that the controller does not know is empty."""
     request = ControllerGetSyncStateData()
@@ -277,7 +280,7 @@ def list_replica_sets(
         (
             replica_set
             for group in groups
-            for replica_set in read_replica_sets(client, group, Controllers(client, group.controllers))
+            for replica_set in read_replica_sets(client, group, ControllerGroup(client, group.controllers))
         ),
         key=lambda replica_set: replica_set.name,
     )
@@ -299,7 +302,7 @@ def list_controllers(client: "AdminClient", controllers: Iterable[str] = ()) -> 
     )
     if not groups:
         raise NotFound(_not_controlled_text(()))
-    return [Controllers(client, group).rows() for group in groups]
+    return [ControllerGroup(client, group).rows() for group in groups]
 
 
 # -- health ----------------------------------------------------------------------------------------------------------
@@ -312,7 +315,7 @@ def check_controllers(client: "AdminClient") -> "Iterator[HealthCheck]":
     except AdminError:
         return  # No broker tells its settings; that brokers do not answer is a check of their own.
     for group in groups:
-        controllers = Controllers(client, group.controllers)
+        controllers = ControllerGroup(client, group.controllers)
         rows = controllers.rows()
         for row in rows:
             subject = f"controller {row['address']}"
@@ -343,10 +346,10 @@ def _check_replica_set(replica_set: ReplicaSet) -> "Iterator[HealthCheck]":
 
 
 @dataclass(frozen=True, slots=True)
-class ControlledBroker:
+class ControlledTarget:
     """A broker name under a controller, of which one replica may have been named by its ``address``."""
 
-    controllers: Controllers
+    controllers: ControllerGroup
     replica_set: ReplicaSet
     address: str | None = None
 
@@ -365,7 +368,7 @@ class ControlledBroker:
         return replica
 
 
-def find_controlled_broker(client: "AdminClient", target: str) -> ControlledBroker | None:
+def find_controlled_broker(client: "AdminClient", target: str) -> ControlledTarget | None:
     """Return the replicas of ``target``, an address or a broker name; None if it is not in controller mode.
 
     Raises NotFound for a name that is not registered, and NotReached if the broker, or its controller, does not answer.
@@ -383,12 +386,12 @@ def find_controlled_broker(client: "AdminClient", target: str) -> ControlledBrok
         return None  # Then the broker itself decides about requests for its role, and refuses them under a controller.
     if not groups:
         return None
-    controllers = Controllers(client, groups[0].controllers)
+    controllers = ControllerGroup(client, groups[0].controllers)
     (replica_set,) = read_replica_sets(client, groups[0], controllers)
-    return ControlledBroker(controllers, replica_set, address)
+    return ControlledTarget(controllers, replica_set, address)
 
 
-def choose_new_master(broker: ControlledBroker) -> ReplicaState:
+def choose_new_master(broker: ControlledTarget) -> ReplicaState:
     """Return the replica that is to become master: the one that was named, else the one that would be elected.
 
     Raises ElectionRefused for one that the controller would not elect, unless it is the master already.
@@ -407,7 +410,7 @@ def choose_new_master(broker: ControlledBroker) -> ReplicaState:
     )
 
 
-def choose_successor(broker: ControlledBroker) -> ReplicaState | None:
+def choose_successor(broker: ControlledTarget) -> ReplicaState | None:
     """Return the replica that replaces the named master; None if the named one is not the master.
 
     Raises ElectionRefused if nobody can replace it.
@@ -424,12 +427,40 @@ def choose_successor(broker: ControlledBroker) -> ReplicaState | None:
 
 def elect(
     client: "AdminClient",
-    broker: ControlledBroker,
+    broker: ControlledTarget,
     replica: ReplicaState,
 ) -> None:
-    """Have the controller elect a replica, and wait until it is registered as master. Raises ElectionRefused."""
+    """Have the controller elect a replica, and wait until it is registered as master. Raises ElectionRefused.
+
+    A live master of this project is asked to hand over: it waits until the replica has everything, and then asks the
+    controller itself. Another one learns the result of the election afterwards.
+    """
     if replica.is_master and replica.is_alive:
         return
+    name, master = broker.replica_set.name, broker.replica_set.master
+    if master is None or not master.is_alive or not _hands_over(client, master, replica):
+        _elect_at_controller(broker, replica)
+    _wait_until_registered(client, name, replica.address)
+
+
+def _hands_over(client: "AdminClient", master: ReplicaState, replica: ReplicaState) -> bool:
+    """Have a master hand over; return False for one that cannot: an official one, or one that does not answer."""
+    request = HandOverBroker(slave_address=replica.address)
+    try:
+        client.ask(master.address, request, timeout_s=HAND_OVER_TIMEOUT_S)
+    except NotReached as error:
+        if not error.reason:
+            raise  # It was asked, and may hand over now.
+        return False
+    except Refused as refused:
+        if refused.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise ElectionRefused(f"{master.address} does not hand over: {refused.remark}") from refused
+        return False
+    return True
+
+
+def _elect_at_controller(broker: ControlledTarget, replica: ReplicaState) -> None:
+    """Ask the controller to elect a replica. Raises ElectionRefused."""
     name = broker.replica_set.name
     request = ControllerElectMaster(
         cluster_name=broker.replica_set.cluster,
@@ -443,7 +474,6 @@ def elect(
             f"the controller did not elect {replica.address}: {reply.remark or 'no reason given'}. Master is "
             f"{reply.master_address}"
         )
-    _wait_until_registered(client, name, replica.address)
 
 
 def _wait_until_registered(client: "AdminClient", name: str, address: str) -> None:

@@ -140,6 +140,8 @@ NOT_AUDITED: Final[Mapping[int, str]] = {
     controller.ControllerApplyBrokerId.code: "brokers send it at their first start; the controller logs the broker",
     ha.ExchangeBrokerHaInfo.code: "replicas send it every few seconds; it is refused",
     ha.NotifyMinBrokerIdChange.code: "namesrvs send it when a replica comes or goes; it changes nothing",
+    ha.NotifyBrokerRoleChanged.code: "controllers send it after elections; it changes nothing by itself",
+    roles.CopyTables.code: "masters send it when they hand over, which is audited; it changes nothing by itself",
 }
 """The reason for each request that changes something and leaves no line, by request code."""
 

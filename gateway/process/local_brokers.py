@@ -49,6 +49,7 @@ class LocalBrokers:
         self._dial_namesrv = partial(open_client, opener=build_opener(config.tls, connect))
         self.services: list[BrokerService] = []
         self._registrars: list[Registrar] = []
+        self._controlled: list[tuple[ControllerMode, BrokerService]] = []
 
     async def start(self, nursery: trio.Nursery) -> dict[str, str]:
         """Open the ports and the stores, and return the address of each broker. Raises OSError, StoreError."""
@@ -102,7 +103,11 @@ class LocalBrokers:
         if config.controlled is not None:
             mode = ControllerMode(config, parts.clock, builder.files, builder.store_config(config).root)
         role_links = RoleLinks(
-            self._dial_namesrv, parts.access.sign, saved_role, None if mode is None else mode.hints
+            self._dial_namesrv,
+            parts.access.sign,
+            saved_role,
+            None if mode is None else mode.hints,
+            None if mode is None else mode.hand_overs,
         )
         # The parts of a broker may be replaced, so each check asks for the present ones.
         context = NeedContext(
@@ -149,6 +154,7 @@ class LocalBrokers:
         else:
             await service.wait_for_role(NO_ROLE)
             nursery.start_soon(mode.run, service, role_links)
+            self._controlled.append((mode, service))
         nursery.start_soon(service.run, listeners)
         nursery.start_soon(service.tasks.keep_running, "registration", registrar.run)
         self.services.append(service)
@@ -162,7 +168,13 @@ class LocalBrokers:
                 nursery.start_soon(registrar.unregister_all)
 
     async def stop(self) -> None:
-        """Unregister all brokers first, so that clients still learn of it from the namesrv, then end them."""
+        """Unregister all brokers first, so that clients still learn of it from the namesrv, then end them.
+
+        Masters under controllers hand over before.
+        """
+        async with trio.open_nursery() as nursery:
+            for mode, controlled in self._controlled:
+                nursery.start_soon(mode.step_down, controlled, self._config.limits.drain_s)
         await self.unregister()
         async with trio.open_nursery() as nursery:
             for service in self.services:

@@ -143,7 +143,7 @@ class ControlledCluster:
         builder = BrokerBuilder(False, cluster.clock, inline, lambda: PORT, files, links=links)
         config = undecided(config)
         mode = ControllerMode(config, cluster.clock, files, builder.store_config(config).root)
-        role_links = RoleLinks(partial(self._dial, host), sign, hints=mode.hints)
+        role_links = RoleLinks(partial(self._dial, host), sign, hints=mode.hints, hand_overs=mode.hand_overs)
         service = BrokerService(
             builder.build(config),
             ConnectionLimits(),
@@ -206,6 +206,7 @@ class ControlledCluster:
         broker = node.broker
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._end_with, node, broker, nursery.cancel_scope)
+            nursery.start_soon(broker.replication.server._send_unannounced)
             await broker.replication.server.serve(transport)
             nursery.cancel_scope.cancel()
 

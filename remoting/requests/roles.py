@@ -74,8 +74,13 @@ class ChangeBrokerRole(Request[BrokerRoleReply], code=770_021):
 class HandOverBroker(Request[BrokerRoleReply], code=770_022):
     """Have a master hand over to one of its slaves, whose host:port is ``slave_address``, and become a slave itself.
 
-    ``timeout_millis`` bounds the time in which the slave has to catch up.
+    ``timeout_millis`` bounds the time in which the slave has to catch up. A master under a controller has that elect
+    the slave.
     """
 
     slave_address: str
     timeout_millis: i64 = 10_000
+
+
+class CopyTables(Request[None], code=770_023):
+    """Have a slave copy its master's tables; the answer comes when it has them. Sent by a master that hands over."""

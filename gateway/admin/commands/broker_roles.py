@@ -17,7 +17,7 @@ from toolkit.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from gateway.admin.client import AdminClient
-    from gateway.admin.replica_sets import ControlledBroker, ReplicaState
+    from gateway.admin.replica_sets import ControlledTarget, ReplicaState
 
 
 @click.command(cls=ClusterCommand)
@@ -171,7 +171,7 @@ _UNDER_A_CONTROLLER: Final = {
 
 def _elect(
     client: "AdminClient",
-    controlled: "ControlledBroker",
+    controlled: "ControlledTarget",
     replica: "ReplicaState | None",
     yes: bool,
     output: str,

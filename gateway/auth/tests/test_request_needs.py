@@ -5,6 +5,7 @@ from codec.ids import encode_message_id
 from gateway.auth.request_needs import NEEDS, NeedContext, find_needs
 from gateway.auth.resources import Action
 from gateway.broker.assembly.role_control import ROLE_REQUESTS
+from gateway.broker.assembly.role_control import handlers as role_handlers
 from gateway.broker.processors import all_handlers
 from gateway.controller.processors import handlers as controller_handlers
 from gateway.namesrv.processors import handlers as namesrv_handlers
@@ -57,6 +58,7 @@ def test_whoever_publishes_a_batch_needs_the_right_on_the_topics_of_its_parts():
 
 def test_every_code_that_is_served_has_needs():
     served = all_handlers().request_codes() | namesrv_handlers.request_codes() | ROLE_REQUESTS
+    served |= role_handlers.request_codes()
     served |= controller_handlers.request_codes()
     assert served == NEEDS.keys()
     assert find_needs(Command(9999), CONTEXT) is None

@@ -17,8 +17,15 @@ import trio
 
 from codec.constants import MASTER_ID
 from gateway.broker.assembly.namesrv_lookup import resolve_host
-from gateway.broker.assembly.role_control import FAILURES, PROBE_TIMEOUT_S, RoleLinks
+from gateway.broker.assembly.role_control import (
+    COPYING,
+    FAILURES,
+    PROBE_TIMEOUT_S,
+    HandOverOrders,
+    RoleLinks,
+)
 from gateway.broker.assembly.saved_role import with_role
+from gateway.broker.assembly.stepping_down import LINGER_S, SteppingDown
 from gateway.broker.replication.broker_identity import BrokerIdentity, IdentityFiles
 from gateway.broker.replication.controller_links import ControllerLinks
 from gateway.broker.replication.fencing import Lease, clock_with_suspension
@@ -34,7 +41,7 @@ from gateway.broker.replication.replicas_manager import (
 from gateway.broker.waiting.wake_signal import WakeSignal
 from gateway.config.process import BrokerConfig
 from gateway.config.replication import SLAVE, SYNC_MASTER, UNDECIDED_ID, ControlledRole, Role
-from remoting.errors import first_leaf
+from remoting.errors import RequestError, first_leaf
 from remoting.requests.ha import ExchangeBrokerHaInfo
 from storage.clock import Clock
 
@@ -46,6 +53,8 @@ log = logging.getLogger(__name__)
 NO_ROLE: Final = "it waits for its controllers to give it a role"
 LOOK_INTERVAL_S: Final = 1.0
 """Time between two looks at whether the master's HA port is known and reached."""
+SETTLE_S: Final = 3.0
+"""Time that a new master has to become one, while requests are passed on to it. Clients wait 3 s for an answer."""
 RETRY_S: Final = 0.1
 """Time between two questions to a master that does not know yet that it is one."""
 
@@ -69,6 +78,7 @@ class ControllerMode:
         self._settings = config.replication
         self.lease = Lease(timeout_s, clock_with_suspension(clock))
         self.hints = RoleHints()
+        self.hand_overs = HandOverOrders()
 
     async def run(self, service: "BrokerService", links: RoleLinks) -> None:
         """Register at the controllers, and take the roles that they give, until cancelled."""
@@ -84,8 +94,26 @@ class ControllerMode:
             self._clock.now_ms,
         )
         async with trio.open_nursery() as nursery:
+            hand_overs = SteppingDown(service, links, controllers, manager)
+            nursery.start_soon(hand_overs.run, self.hand_overs)
             nursery.start_soon(service.tasks.keep_running, "search for the master", roles.run)
             nursery.start_soon(service.tasks.keep_running, "controllers", manager.run)
+
+    async def step_down(self, service: "BrokerService", max_s: float) -> None:
+        """Have another replica become master before this broker ends, if there is one.
+
+        If it has producers, the messages that they still send here are passed on for a while, at most ``max_s`` in all.
+        """
+        if service.broker.config.role is not Role.MASTER or not service.is_open:
+            return
+        has_producers = bool(service.broker.clients.producers)
+        with trio.move_on_after(max_s):
+            try:
+                await self.hand_overs.place("")
+            except RequestError:
+                return  # it is in the log, and the controllers elect another master when this one ends
+            if has_producers:
+                await trio.sleep(LINGER_S)
 
 
 class ControlledRoles:
@@ -138,10 +166,14 @@ class ControlledRoles:
     async def lead(self, role: ControlledRole) -> None:
         """Become the master, or go on as master in a newer epoch. Raises what went wrong."""
         service = self._service
-        service.pass_on_to(None)
         if self._serves and self.config.role is Role.MASTER:
+            service.pass_on_to(None)
             self._go_on_leading(role)
             return
+        if self._serves:
+            # Of a former master that leads again: what comes meanwhile would be refused as by any slave.
+            service.hold_requests(COPYING)
+        service.pass_on_to(None)
         replication = service.broker.replication
         # The former master may be hung: nothing is to wait for it, and what it said last about confirmed messages does
         # not count any more. But who was master before, and still has others in its set, has to wait for them.
@@ -171,10 +203,14 @@ class ControlledRoles:
         """Become a slave of a master, or go on as slave with it. Raises what went wrong."""
         config = self.config
         self._master_address = master_address
-        if config.role is Role.MASTER and self._serves:
-            # Producers learn of the new master within 30 s, and would report errors until then.
+        relay = self._service.relay
+        was_master = config.role is Role.MASTER and self._serves
+        if was_master or (relay is not None and relay.is_active):
+            # Producers learn of the new master within 30 s, and would report errors until then. A former master whose
+            # successor is replaced as well passes on to the newest one: nothing is passed on twice.
             address = parse_address(master_address)
-            self._service.pass_on_to(Relay(address, self._links.dial, trio.current_time() + RELAY_S))
+            end_s = trio.current_time() + RELAY_S
+            self._service.pass_on_to(Relay(address, self._links.dial, end_s, settle_s=SETTLE_S))
             self._has_relay.set()
         if not (self._serves and config.role is Role.SLAVE and config.broker_id == role.broker_id):
             await self._service.rebuild(

@@ -67,6 +67,7 @@ from remoting.requests.roles import (
     BrokerRoleStatus,
     ChangeBrokerRole,
     ConnectedSlave,
+    CopyTables,
     GetBrokerRole,
     HandOverBroker,
 )
@@ -114,17 +115,52 @@ Dial = Callable[[str, int], AbstractAsyncContextManager[Connection]]
 FAILURES: Final = (OSError, RemotingClosed, RemotingTimeout, RequestError)
 
 
+class HandOverOrder:
+    """An order to hand over to the replica at ``address``, to the best one with "". ``failure`` as of `RoleOrder`."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.is_done = trio.Event()
+        self.failure: Exception | None = None
+
+
+class HandOverOrders:
+    """The orders for a broker under controllers to hand over. `SteppingDown` carries them out."""
+
+    def __init__(self) -> None:
+        self._order, self._orders = trio.open_memory_channel[HandOverOrder](MAX_ORDERS)
+
+    async def receive(self) -> HandOverOrder:
+        """Wait for the next order."""
+        return await self._orders.receive()
+
+    async def place(self, address: str) -> None:
+        """Have an order carried out. Raises RequestError with what went wrong; another exception is a defect."""
+        order = HandOverOrder(address)
+        try:
+            self._order.send_nowait(order)
+        except trio.WouldBlock:
+            raise RequestError(ResponseCode.SYSTEM_BUSY, "too many changes of the role wait") from None
+        await order.is_done.wait()
+        if order.failure is not None:
+            if isinstance(order.failure, RequestError):
+                raise order.failure
+            raise _refused(f"the master does not change: {order.failure}") from order.failure
+
+
 @dataclass(frozen=True, slots=True)
 class RoleLinks:
     """Ways to other brokers, how requests to them are signed, and where a role is kept; None where nothing is kept.
 
-    ``hints`` hears of notifications of controllers; None outside of controller mode.
+    ``hints`` hears of notifications of controllers, and ``hand_overs`` of orders to hand over; both are None outside of
+    controller mode.
     """
 
     dial: Dial
     sign: Callable[[Command], None] | None = None
     saved_role: SavedRole | None = None
     hints: RoleHints | None = None
+    hand_overs: HandOverOrders | None = None
 
 
 class RoleOrder:
@@ -254,6 +290,16 @@ class RoleControl:
                 "it"
             )
 
+    async def copy_tables(self) -> None:
+        """Copy the master's tables now. Raises RequestError."""
+        slave = self._service.broker.replication.slave
+        if slave is None or not self._service.is_open:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "this broker is not a slave that copies")
+        try:
+            await slave.table_sync.copy_once()
+        except (OSError, ValueError, RemotingClosed, RemotingTimeout) as error:
+            raise _refused(f"the tables cannot be copied: {error}") from error
+
     def note_notification(self) -> None:
         """Have the controllers asked who is master, if they decide about it."""
         if self._links.hints is not None:
@@ -373,7 +419,9 @@ class RoleControl:
 
     async def hand_over(self, request: HandOverBroker) -> None:
         """Have a slave take over, and follow it. Raises RequestError, or one of FAILURES, if this broker goes on."""
-        self._refuse_under_controller()
+        if self._links.hand_overs is not None:
+            await self._links.hand_overs.place(request.slave_address)
+            return
         service, config = self._service, self._service.broker.config
         if config.role is not Role.MASTER or not service.is_open:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"{config.broker_name} is not a master here")
@@ -542,6 +590,11 @@ async def change_role(control: RoleControl, request: ChangeBrokerRole, call: Cal
 @HandOverBroker.on(handlers)
 async def hand_over(control: RoleControl, request: HandOverBroker, call: Call) -> BrokerRoleReply:
     return await control.carry_out(call.connection, partial(control.hand_over, request))
+
+
+@CopyTables.on(handlers)
+async def copy_tables(control: RoleControl, request: CopyTables) -> None:
+    await control.copy_tables()
 
 
 @NotifyBrokerRoleChanged.on(handlers)

@@ -409,6 +409,8 @@ class BrokerService:
         if self.relay is not None:
             self.relay.end()
         self.relay = relay
+        # The guard of a slave has the relay that there was when it was applied.
+        self.guarded_handlers.apply_guards()
 
     def resume(self) -> None:
         """Serve again as before `rest`."""
@@ -417,6 +419,11 @@ class BrokerService:
         self._pause.lift()
         self._settle_held()
         self._shift.begins_again.set()
+
+    def hold_requests(self, served: AbstractSet[int]) -> None:
+        """Hold requests of other codes than the ``served`` ones until a rebuild, which the caller orders."""
+        self._pause.hold(served)
+        self.guarded_handlers.apply_guards()
 
     async def _settle_requests(self, served: AbstractSet[int] = frozenset()) -> None:
         """Hold new requests, and have those answered that began before; the background tasks still run."""

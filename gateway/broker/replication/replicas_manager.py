@@ -65,6 +65,7 @@ MAX_REPORT_INTERVAL_S: Final = 1.0
 """Longest time between two looks at the set of replicas in sync: a replica joins within about a second."""
 LEASE_CHECK_S: Final = 0.5
 """Time between two looks at whether a master has lost its lease, to show it. Each request looks by itself."""
+ROLE_POLL_S: Final = 0.02
 REFUSED_PAUSE_S: Final = 1.0
 """Pause after a refused set of replicas in sync."""
 FAILURES: Final = (OSError, RemotingClosed, RemotingTimeout, RequestError, NoLeader, trio.TooSlowError)
@@ -348,6 +349,29 @@ class ReplicasManager:
         if term is None or term.master_id is None:
             raise NoLeader("no master can be elected")
         return term
+
+    # -- handing over -------------------------------------------------------------------------------------------------
+
+    async def have_elected(self, broker_id: int) -> MasterTerm:
+        """Have the controller elect a replica, obey the answer, and return it. Raises NoLeader or one of FAILURES."""
+        config = self._broker.config
+        request = ControllerElectMaster(
+            cluster_name=config.broker_cluster_name,
+            broker_name=config.broker_name,
+            broker_id=broker_id,
+            designate_elect=True,
+            invoke_time=self._now_ms(),
+        )
+        term = _term_of(await self._links.ask_leader(request))
+        if term is None or term.master_id != broker_id:
+            raise NoLeader(f"the controller did not elect the broker {broker_id}")
+        self._obey(term)
+        return term
+
+    async def wait_for_role(self, epoch: int) -> None:
+        """Wait until the role of an epoch, or of a newer one, is taken."""
+        while self.role.master_epoch < epoch:  # noqa: ASYNC110 - as long as a change takes
+            await trio.sleep(ROLE_POLL_S)
 
     # -- roles --------------------------------------------------------------------------------------------------------
 

@@ -262,13 +262,17 @@ class TableSync:
                     await trio.sleep(MISSING_TOPIC_PAUSE_S)
                 await self._sync_timers(connection)
 
-    async def sync_once(self) -> None:
-        """Copy everything once, before this broker takes over. Raises one of FAILURES, ValueError."""
+    async def copy_once(self) -> None:
+        """Copy everything once. Raises one of FAILURES, ValueError."""
         master = self._lookup.master
         if master is None or master.address is None:
             raise RemotingClosed("the address of the master is unknown")
         async with self._dial(*master.address) as connection:
             await self.sync_all(connection)
+
+    async def sync_once(self) -> None:
+        """Copy and apply everything once, before this broker takes over. Raises one of FAILURES, ValueError."""
+        await self.copy_once()
         if not await self.apply_all_copied():
             raise RequestError(ResponseCode.SYSTEM_ERROR, "the slave's queues are not complete yet")
 

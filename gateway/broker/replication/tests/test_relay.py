@@ -117,3 +117,29 @@ async def test_nothing_is_passed_on_after_another_change_of_role(cluster, broker
         await client.ask(message())
         assert old.broker.store.max_physical_offset > 0
     assert relay.passed_on == 0
+
+
+@simulated
+async def test_a_new_master_that_does_not_know_yet_that_it_is_one_is_asked_again(cluster):
+    """With ``settle_s``: the former master of a controller hears of the election first."""
+    old, new = await cluster.add_broker(), await cluster.add_broker(host="10.0.1.77")
+    for node in (old, new):
+        await node.service.rebuild(lambda config: change_config(config, broker_role=SLAVE, broker_id=1))
+    end_s = trio.current_time() + RELAY_S
+    old.service.pass_on_to(Relay(new.address, cluster.client, end_s, settle_s=3))
+    cluster.nursery.start_soon(old.service.relay.run)
+    client = cluster.dial(old.address)
+
+    async def promote_later():
+        await trio.sleep(1)
+        await new.service.rebuild(lambda config: change_config(config, broker_role=ASYNC_MASTER, broker_id=0))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(promote_later)
+        await client.ask(message(body=b"early"), 10)
+    assert bodies(await cluster.dial(new.address).ask(pull())) == [b"early"]
+    await new.service.rebuild(lambda config: change_config(config, broker_role=SLAVE, broker_id=1))
+    await trio.sleep(3)
+    with pytest.raises(RequestError, match="a slave takes no such request") as refused:
+        await client.ask(message(), 10)
+    assert refused.value.code == ResponseCode.SYSTEM_BUSY
