@@ -129,7 +129,7 @@ class Node:
         self.address = address
         self.registrar = registrar
         self.beside: Callable[[], Awaitable[None]] | None = None
-        """What runs beside the server until that has ended."""
+        """Runs beside the server until that has ended."""
         self.scope = trio.CancelScope()
         self.ended = trio.Event()
 

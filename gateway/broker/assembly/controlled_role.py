@@ -1,4 +1,4 @@
-"""Carries out the roles that controllers give a broker: `ControlledBroker` of `replicas_manager.py` for a service.
+"""Carries out the roles that controllers give a broker: `ManagedBroker` of `replicas_manager.py` for a service.
 
 `ControllerMode` builds and runs all that a broker under controllers has besides its service. A new role replaces the
 parts of the broker (`BrokerService.rebuild`); an election that changes nothing here but the epoch, or that gives a

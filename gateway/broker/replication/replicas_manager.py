@@ -85,7 +85,7 @@ class MasterTerm:
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """What a heartbeat says about the log: its newest epoch, its end, and the end of what is confirmed."""
+    """The log as a heartbeat describes it: its newest epoch, its end, and the end of what is confirmed."""
 
     epoch: int
     max_offset: int
@@ -112,7 +112,7 @@ class SyncReports(Protocol):
         """Note that the controller has refused a set, with this code."""
 
 
-class ControlledBroker(Protocol):
+class ManagedBroker(Protocol):
     """The broker whose role is decided. `gateway/broker/assembly/controlled_role.py` implements it."""
 
     @property
@@ -158,7 +158,7 @@ class ReplicasManager:
 
     def __init__(
         self,
-        broker: ControlledBroker,
+        broker: ManagedBroker,
         links: ControllerLinks,
         identity: BrokerIdentity,
         lease: Lease,
