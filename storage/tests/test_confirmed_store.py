@@ -191,6 +191,24 @@ def test_what_was_not_confirmed_is_not_readable_after_a_restart(crashes: bool) -
     assert (store.max_offset("a", 0), store.max_offset("b", 0)) == (3, 1)
 
 
+@pytest.mark.parametrize("awaits_confirmation", [False, True])
+def test_a_store_without_any_entry_is_read_from_its_first_file(awaits_confirmation: bool) -> None:
+    files = CrashFiles()
+    store = opened(files)
+    for _ in range(20):
+        store.append(message(b"x" * 900))
+    store.close()
+    changed = replace(CONFIG, awaits_confirmation=awaits_confirmation)
+    cls = ConfirmedStore if awaits_confirmation else MessageStore
+    store = cls.open(changed, files, FakeClock())
+    assert store.next_queue_offset("a", 0) == 20
+    if awaits_confirmation:
+        assert store.readable_until == 0
+        assert isinstance(store, ConfirmedStore)
+        store.dispatch(100)
+    assert store.max_offset("a", 0) == 20
+
+
 def test_a_replica_that_was_elected_opens_its_whole_log() -> None:
     files = CrashFiles()
     store = opened(files)
