@@ -17,7 +17,7 @@ from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
 from remoting.requests.controller import ControllerGetSyncStateData
 from remoting.requests.namesrv import GetBrokerClusterInfo
 from remoting.requests.topics import GetTopicConfig
-from tools.official_controllers import ControlledBroker, GroupMember, OfficialController
+from tools.official_controllers import ControlledBroker, OfficialController, UndecidedBroker
 
 NAME = "broker-a"
 MASTER_TIMEOUT_S = 120.0
@@ -100,7 +100,7 @@ def knows_topic(address: str, topic: str) -> bool:
 class ElectedGroup(MasterGroup):
     """Official brokers that choose their master by an election."""
 
-    brokers: dict[str, GroupMember]
+    brokers: dict[str, UndecidedBroker]
 
     @property
     def addresses(self) -> list[str]:
@@ -173,7 +173,7 @@ class DLedgerGroup(ElectedGroup):
                 "dLegerPeers": peers,
                 "dLegerSelfId": f"n{number}",
             }
-            broker = GroupMember(directory / f"b{number}", self.namesrv, settings)
+            broker = UndecidedBroker(directory / f"b{number}", self.namesrv, settings)
             self.brokers[stack.enter_context(broker).broker] = broker
         eventually(lambda: len(self.members()) == 3 and 0 in self.members(), MASTER_TIMEOUT_S)
 

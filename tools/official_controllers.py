@@ -124,7 +124,7 @@ def leads(address: str) -> bool:
         return False
 
 
-class GroupMember(OfficialEndpoint):
+class UndecidedBroker(OfficialEndpoint):
     """An official broker 5.4.0 whose role is decided after its start, which does not wait for it."""
 
     def __init__(
@@ -154,7 +154,7 @@ class GroupMember(OfficialEndpoint):
         raise RuntimeError(f"the official broker did not listen\n{self.logs()}")
 
 
-class ControlledBroker(GroupMember):
+class ControlledBroker(UndecidedBroker):
     """An official broker 5.4.0 in controller mode."""
 
     def __init__(

@@ -182,7 +182,7 @@ class HaServer:
 
     @property
     def trouble(self) -> str:
-        """Why an operator must look after the slaves; "" while there is nothing."""
+        """The reason for which an operator must look after the slaves; "" while there is none."""
         return next(iter(self._shared_ids.values()), "")
 
     @property
