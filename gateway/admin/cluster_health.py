@@ -23,8 +23,6 @@ STORE_TROUBLE: Final = "storeTrouble"
 REPLICATION_TROUBLE: Final = "replicationTrouble"
 """The entry of the runtime information with the reason why a slave of ours cannot copy its master, or two slaves of
 one have the same id."""
-FENCED: Final = "fenced"
-"""The entry of the runtime information with the reason why a broker of ours refuses requests until its role is sure."""
 MAX_REPLICA_GAP_BYTES: Final = 256 * 1024 * 1024
 """At this distance from its master a slave is no longer in sync. Source: haMaxGapNotInSync, 5.4.0."""
 MAX_QUEUE_WAIT_MS: Final = 1000

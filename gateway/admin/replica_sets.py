@@ -14,7 +14,7 @@ import orjson
 
 from codec.constants import ResponseCode
 from gateway.admin.client import MASTER_ID, map_in_threads
-from gateway.admin.cluster_health import FENCED, REPLICATION_TROUBLE, HealthCheck
+from gateway.admin.cluster_health import REPLICATION_TROUBLE, HealthCheck
 from gateway.admin.controllers import (
     LOWEST_PRIORITY,
     ControlledNames,
@@ -29,7 +29,7 @@ from remoting.requests.admin import GetBrokerRuntimeInfo
 from remoting.requests.controller import ControllerElectMaster, ControllerGetSyncStateData
 from remoting.requests.ha import GetBrokerEpochCache
 from remoting.requests.namesrv import GetBrokerClusterInfo
-from remoting.requests.roles import HandOverBroker
+from remoting.requests.roles import GetBrokerRole, HandOverBroker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -245,7 +245,7 @@ def _read_replica(client: "AdminClient", info: ReplicasInfo, identity: ReplicaId
         epoch = max((entry.epoch for entry in cache.epoch_list), default=0)
         log_end = cache.max_offset
         table = client.ask(address, GetBrokerRuntimeInfo()).data.table
-        problem = table.get(FENCED) or table.get(REPLICATION_TROUBLE) or ""
+        problem = table.get(REPLICATION_TROUBLE) or _read_reason(client, address)
         priority = read_election_settings(client, address).priority
     except NotReached as error:
         problem = f"{address}: {error.reason}" if error.reason else str(error)
@@ -262,6 +262,14 @@ def _read_replica(client: "AdminClient", info: ReplicasInfo, identity: ReplicaId
         priority=priority,
         problem=problem,
     )
+
+
+def _read_reason(client: "AdminClient", address: str) -> str:
+    """Return why a broker of this project is not well, such as a master that no controller confirms; "" if it is."""
+    try:
+        return client.ask(address, GetBrokerRole()).data.reason
+    except Refused:
+        return ""  # an official broker, which has no such request
 
 
 def list_replica_sets(

@@ -10,7 +10,7 @@ import trio
 from gateway.auth.request_needs import NeedContext
 from gateway.broker.assembly.build import BrokerBuilder
 from gateway.broker.assembly.controlled_role import NO_ROLE, ControllerMode, undecided
-from gateway.broker.assembly.metrics import broker_metrics, native_metrics
+from gateway.broker.assembly.metrics import broker_metrics, fence_metric, native_metrics
 from gateway.broker.assembly.registration import OpenConnection, Registrar
 from gateway.broker.assembly.role_control import RoleLinks
 from gateway.broker.assembly.saved_role import SavedRole
@@ -196,6 +196,7 @@ class LocalBrokers:
         for service in self.services:
             yield from connection_metrics(service.tasks.part, service.server)
             yield from native_metrics(service.tasks.part, service.native_sends, service.broker.stats)
+            yield fence_metric(service.tasks.part, service.role_trouble)
             if service.is_open:
                 yield from _while_open(service)
 

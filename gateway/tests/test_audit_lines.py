@@ -21,6 +21,7 @@ from gateway.auth.audited_requests import AUDITED, NOT_AUDITED, describe_request
 from gateway.auth.request_needs import NEEDS, NeedContext, find_needs
 from gateway.auth.resources import Action
 from gateway.broker.assembly.role_control import ROLE_REQUESTS
+from gateway.broker.assembly.role_control import handlers as role_handlers
 from gateway.broker.processors import all_handlers
 from gateway.controller.processors import handlers as controller_handlers
 from gateway.namesrv.processors import handlers as namesrv_handlers
@@ -195,6 +196,7 @@ def test_whatever_needs_create_update_or_delete_is_declared():
         if any(CHANGES.intersection(need.actions) for need in needs):
             assert code in AUDITED or code in NOT_AUDITED, name_of(code)
     served = all_handlers().request_codes() | namesrv_handlers.request_codes() | ROLE_REQUESTS | CONTROLLED
+    served |= role_handlers.request_codes()
     assert served >= AUDITED.keys() | NOT_AUDITED.keys()
 
 

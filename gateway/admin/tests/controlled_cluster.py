@@ -35,6 +35,7 @@ from remoting.requests.controller import (
 )
 from remoting.requests.ha import GetBrokerEpochCache, GetBrokerEpochCacheReply
 from remoting.requests.namesrv import GetBrokerClusterInfo, GetBrokerClusterInfoReply
+from remoting.requests.roles import BrokerRoleReply, BrokerRoleStatus, GetBrokerRole, HandOverBroker
 
 CLUSTER, NAME = "C", "broker-a"
 CONTROLLERS = ("c0:9878", "c1:9878", "c2:9878")
@@ -63,6 +64,9 @@ class ControlledCluster:
     master: int | None = 1
     runtime: dict[int, Mapping[str, str]] = field(default_factory=dict)
     registers: bool = True
+    reasons: dict[int, str] = field(default_factory=dict)
+    """Why brokers of this project are not well; other brokers are official ones."""
+    hands_over: bool = False
     requests: list[tuple[str, Request[Any]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -121,7 +125,20 @@ class ControlledCluster:
             epoch, log_end = self.logs[broker_id]
             entries = [EpochEntry(epoch=number, start_offset=number) for number in range(1, epoch + 1)]
             return GetBrokerEpochCacheReply(data=EpochEntryCache(epoch_list=entries, max_offset=log_end))
+        if isinstance(request, GetBrokerRole) and broker_id in self.reasons:
+            return BrokerRoleReply(data=self._role(broker_id))
+        if isinstance(request, HandOverBroker) and self.hands_over:
+            (successor,) = (key for key in self.logs if address_of(key) == request.slave_address)
+            self.broker_set = self.broker_set.with_master(successor)
+            self.registered_master = successor
+            return BrokerRoleReply(data=self._role(broker_id))
         raise RequestError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f"{request.NAME} not supported")
+
+    def _role(self, broker_id: int) -> BrokerRoleStatus:
+        return BrokerRoleStatus(
+            broker_name=NAME, cluster=CLUSTER, broker_id=broker_id, broker_role="SLAVE", is_serving=True,
+            state="copying", reason=self.reasons.get(broker_id, ""),
+        )  # fmt: skip
 
     def _cluster_info(self) -> ClusterInfo:
         addresses = {broker_id: address_of(broker_id) for broker_id in self.logs}

@@ -8,7 +8,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gateway.admin import replica_sets
-from gateway.admin.cluster_health import FENCED
 from gateway.admin.controllers import LOWEST_PRIORITY, parse_peers
 from gateway.admin.replica_sets import ReplicaSet, ReplicaState
 from gateway.admin.tests.controlled_cluster import (
@@ -116,7 +115,8 @@ def test_an_unclean_election_is_announced(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_what_a_broker_says_of_itself_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = ControlledCluster(
-        runtime={1: {FENCED: "no answer of its controllers"}, 2: {"replicationTrouble": "the disk is full"}},
+        reasons={1: "no answer of its controllers"},
+        runtime={2: {"replicationTrouble": "the disk is full"}},
         down={THREE},
     )
     cluster.install(monkeypatch)
@@ -268,6 +268,18 @@ def test_the_controller_changes_the_master(
     assert {row["id"]: row["role"] for row in rows} == {
         broker_id: "master" if broker_id == master else "slave" for broker_id in (1, 2, 3)
     }
+
+
+def test_a_live_master_of_this_project_hands_over_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = ControlledCluster(hands_over=True)
+    cluster.install(monkeypatch)
+    rows_of("broker", "promote", THREE, "--yes")
+    asked = [(address, type(request).__name__) for address, request in cluster.requests]
+    assert (ONE, "HandOverBroker") in asked
+    assert elections(cluster) == []
+    assert cluster.broker_set.master_id == 3
+    # The new one is alone in sync until the others have caught up.
+    assert run("broker", "promote", TWO, "--yes").exit_code == 1
 
 
 @pytest.mark.parametrize(

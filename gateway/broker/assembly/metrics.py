@@ -80,6 +80,30 @@ def replication_metrics(part: str, broker: Broker) -> Iterator[Metric]:
         yield Metric("replication_behind_ms", behind_ms, meaning, "gauge", slave_labels)
 
 
+def controlled_metrics(part: str, broker: Broker) -> Iterator[Metric]:
+    """Yield the role that controllers gave a broker, and what of its log is confirmed; nothing without controllers."""
+    role, replication = broker.config.controlled, broker.replication
+    if role is None:
+        return
+    labels = {"part": part}
+    meaning = "epoch of the role that the controllers gave; it grows with each election"
+    yield Metric("replication_epoch", role.master_epoch, meaning, "gauge", labels)
+    log_end = broker.store.max_physical_offset
+    meaning = "bytes of the log that are not confirmed by all replicas in sync, as far as this broker knows"
+    unconfirmed = max(0, log_end - replication.confirm_offset(log_end))
+    yield Metric("replication_unconfirmed_bytes", unconfirmed, meaning, "gauge", labels)
+    if replication.sync_state is not None:
+        members = len(replication.sync_state.members)
+        meaning = "replicas in sync as the controller accepted them last, this master included"
+        yield Metric("replication_sync_set_size", members, meaning, "gauge", labels)
+
+
+def fence_metric(part: str, reason: str) -> Metric:
+    """Return whether a broker refuses requests because its role is not certain."""
+    meaning = "1 while the broker has no role, or no controller confirms the role of this master"
+    return Metric("replication_fenced", float(bool(reason)), meaning, "gauge", {"part": part})
+
+
 def native_metrics(part: str, native_sends: NativeSends, stats: BrokerStats) -> Iterator[Metric]:
     """Yield how many sends the C extension took, and whether it takes any now."""
     labels, stored = {"part": part}, sum(count.requests for count in stats.stored.values())
@@ -100,6 +124,7 @@ def broker_metrics(part: str, broker: Broker) -> Iterator[Sample]:
     yield from broker.damaged.metrics()
     yield from store_metrics(part, broker.store)
     yield from replication_metrics(part, broker)
+    yield from controlled_metrics(part, broker)
     labels = {"part": part}
     yield Metric(
         "waiting_requests", len(broker.long_polls), "requests that wait for messages", "gauge", labels

@@ -252,7 +252,7 @@ class RoleControl:
             broker_role=config.replication.broker_role,
             is_serving=serves and not is_changing,
             state="changing its role" if is_changing else "serving" if serves else "fenced",
-            reason=service.fence_reason,
+            reason=service.role_trouble,
             ha_port=config.ha_address_port,
             hand_over_id=self._hand_over_id,
         )

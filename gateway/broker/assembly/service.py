@@ -556,6 +556,11 @@ class BrokerService:
                 log.warning("progress of the master cannot be read", extra={"reason": str(error)})
 
     @property
+    def role_trouble(self) -> str:
+        """The reason for which the broker stores nothing, because its role is not certain; "" if it is."""
+        return self.fence_reason or self._controllers_reason
+
+    @property
     def fence_reason(self) -> str:
         """The reason for which requests are refused, "" while they are served or held."""
         return self._pause.refusal or ""

@@ -4,6 +4,7 @@ import pytest
 import trio
 
 from codec.constants import ResponseCode
+from gateway.broker.assembly.metrics import controlled_metrics, fence_metric
 from gateway.broker.assembly.stepping_down import LINGER_S
 from gateway.broker.assembly.tests.test_controlled_role import address_of, master_of, send, wait_for
 from gateway.config.replication import Role
@@ -15,7 +16,7 @@ from remoting.errors import RequestError
 from remoting.requests.client import HeartBeat
 from remoting.requests.groups import UpdateAndCreateSubscriptionGroup
 from remoting.requests.offsets import QueryConsumerOffset, UpdateConsumerOffset
-from remoting.requests.roles import CopyTables, HandOverBroker
+from remoting.requests.roles import CopyTables, GetBrokerRole, HandOverBroker
 
 OFFSET = {"consumer_group": "g", "topic": "orders", "queue_id": 0}
 
@@ -166,3 +167,33 @@ async def test_a_master_that_cannot_hand_over_ends_in_its_time(cluster):
     began_s = trio.current_time()
     await master.mode.step_down(master.service, 2)
     assert trio.current_time() - began_s <= 2.1
+
+
+def metrics_of(node):
+    part = node.service.tasks.part
+    samples = [*controlled_metrics(part, node.broker), fence_metric(part, node.service.role_trouble)]
+    return {sample.name: sample.value for sample in samples}
+
+
+@simulated
+async def test_metrics_show_the_role_and_the_set(cluster):
+    group, nodes = await controlled(cluster)
+    master, (slave, *_) = master_of(nodes), slaves_of(nodes)
+    await send(cluster, master, b"hello")
+    await trio.sleep(1)
+    assert metrics_of(master) == {
+        "replication_epoch": 1,
+        "replication_sync_set_size": 3,
+        "replication_unconfirmed_bytes": 0,
+        "replication_fenced": 0,
+    }
+    assert metrics_of(slave) == {
+        "replication_epoch": 1,
+        "replication_unconfirmed_bytes": 0,
+        "replication_fenced": 0,
+    }
+    group.controller.hangs = True
+    await trio.sleep(11)
+    assert metrics_of(master)["replication_fenced"] == 1
+    status = await cluster.dial(master.address).ask(GetBrokerRole())
+    assert "no leading controller confirms its role" in status.data.reason
