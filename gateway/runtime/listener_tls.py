@@ -1,5 +1,6 @@
 """TLS of a listener that is configured by a TOML table: its settings, and the acceptor made of them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,15 +28,17 @@ class ListenTls:
     client_required: bool = setting(False, "refuse clients without a certificate")
 
 
-def listener_acceptor(settings: ListenTls, table_name: str = "listen.tls") -> TlsAcceptor:
-    """Return the acceptor of a listener's connections. Raises SettingsError."""
+def listener_acceptor(
+    settings: ListenTls, table_name: str = "listen.tls", *, application_protocols: Sequence[str] = ()
+) -> TlsAcceptor:
+    """Return the acceptor of a listener's connections, which offers these protocols. Raises SettingsError."""
     mode = TlsMode(settings.mode)
     if not settings.certificate:
         if mode is not TlsMode.DISABLED and (settings.client_ca or settings.client_required):
             raise SettingsError(
                 f"{table_name}: certificate must be set when clients' certificates are verified"
             )
-        return TlsAcceptor(mode, self_signed_context)
+        return TlsAcceptor(mode, self_signed_context, application_protocols=application_protocols)
     try:
         return TlsAcceptor.of_files(
             mode,
@@ -44,6 +47,7 @@ def listener_acceptor(settings: ListenTls, table_name: str = "listen.tls") -> Tl
             key_password=settings.key_password,
             client_authority=Path(settings.client_ca) if settings.client_ca else None,
             client_required=settings.client_required,
+            application_protocols=application_protocols,
         )
     except (OSError, ValueError) as error:
         raise SettingsError(f"{table_name}: {error}") from error

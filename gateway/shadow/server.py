@@ -17,6 +17,7 @@ from gateway.runtime.listener_tls import listener_acceptor
 from gateway.runtime.loop_watchdog import LoopWatchdog
 from gateway.runtime.metrics import Metric, MetricRegistry
 from gateway.runtime.process import announce_ready, run_process, tune_garbage_collector
+from gateway.runtime.server_tls import APPLICATION_PROTOCOLS
 from gateway.runtime.state_file import absolute_path
 from gateway.runtime.stop_signals import StopSignals
 from gateway.runtime.supervise import TaskSupervisor
@@ -35,6 +36,7 @@ from gateway.shadow.clusters.target_check import TargetCheck
 from gateway.shadow.compare.service import ComparisonService, build_comparison
 from gateway.shadow.config import ShadowConfig
 from gateway.shadow.cutover.assembly import Cutover
+from gateway.shadow.grpc_listener import NO_PORT, GrpcListener
 from gateway.shadow.mirror.service import MirrorRoutes, MirrorService
 from gateway.shadow.proxy.broker_check import BrokerCheck
 from gateway.shadow.proxy.forwarder import Forwarder
@@ -93,6 +95,10 @@ class ShadowServer:
         self.target = (
             make_cluster(config.target, "target", reactor=self._reactor) if config.target.namesrv else None
         )
+        # One for all ports, as in the other servers: clients of the others negotiate no protocol.
+        acceptor = listener_acceptor(
+            listen.tls, application_protocols=() if listen.grpc_port == NO_PORT else APPLICATION_PROTOCOLS
+        )
         self.forwarder = Forwarder(
             listen,
             self.primary,
@@ -100,10 +106,17 @@ class ShadowServer:
             SystemClock(),
             dialer=dialer,
             sign=sign,
-            acceptor=listener_acceptor(listen.tls),
+            acceptor=acceptor,
             target_masters=self._build_target_masters(),
         )
         self.metrics.register(self.forwarder.metrics)
+        self._grpc: GrpcListener | None = None
+        self._grpc_port = NO_PORT
+        if listen.grpc_port != NO_PORT:
+            self._grpc = GrpcListener(
+                listen, SystemClock(), sign=sign, acceptor=acceptor, reactor=self._reactor
+            )
+            self.metrics.register(self._grpc.metrics)
         self.metrics.register(self.hub.metrics)
         self.capture = build_capture(config.capture, has_mirror=bool(config.target.namesrv))
         if self.capture is not None:
@@ -280,6 +293,8 @@ class ShadowServer:
                 await nursery.start(self.comparison.run)
             # Last of the parts: from here on clients are served, and every observer has to be ready.
             await nursery.start(self.forwarder.run)
+            if self._grpc is not None:
+                self._grpc_port = self._grpc.start(nursery, self.forwarder.namesrv_ports)
             if self.mirror is not None:
                 # Clients are served already, but readiness must not be reported before backlogs on disk are known.
                 await self.mirror.mirror.wait_until_opened()
@@ -304,11 +319,14 @@ class ShadowServer:
             if address in listeners.ports
         }
         namesrv = format_host((host, self.forwarder.namesrv_ports[0]))
-        return {"namesrv": namesrv, "brokers": brokers, "console": console and format_host(console)}
+        facts = {"namesrv": namesrv, "brokers": brokers, "console": console and format_host(console)}
+        return facts if self._grpc is None else {**facts, "grpc": format_host((host, self._grpc_port))}
 
     async def _finish_traffic(self) -> None:
         """Let answers arrive, drain the mirror, and write the report."""
         # First, so that nothing more is added to what the mirror has to bring to the target.
+        if self._grpc is not None:
+            await self._grpc.stop()
         await self.forwarder.stop()
         if self.mirror is not None:
             await self.mirror.drain()

@@ -210,6 +210,7 @@ ROOMS: Mapping[str, set[str]] = {
     | {"gateway.config", "gateway.runtime", "gateway.shadow.compare", "gateway.shadow.console"},
     "gateway.shadow": TRAFFIC_TO_MIRROR
     | {
+        "gateway.grpc_front",
         "gateway.config",
         "gateway.runtime",
         "gateway.shadow.proxy",

@@ -28,6 +28,15 @@ class ListenSettings:
         low=0,
         high=65535,
     )
+    grpc_port: int = setting(
+        -1,
+        "Port for 5.x clients, which speak gRPC; 8081 is the official Proxy's. 0 takes a free port, -1 opens none.",
+        low=-1,
+        high=65535,
+    )
+    grpc_streams: int = setting(
+        1_000, "Maximum number of calls of one gRPC connection in progress.", low=1, high=100_000
+    )
     ports: dict[str, int] = setting(
         dict,
         'Ports for single addresses of the primary: {"10.0.0.1:10911" = 20911}; broker_port applies to all others.',
