@@ -51,6 +51,8 @@ class ShadowProcess:
             """
         )
         self.process: Gateway | None = None
+        self.addresses = "", ""
+        """Brokers of the primary and of the target, for cases that set them."""
 
     def start(self) -> Self:
         """Start the process; like after a reboot, it knows only what is in files."""

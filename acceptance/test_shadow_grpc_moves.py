@@ -1,0 +1,188 @@
+"""A topic of 5.x clients is cut over from an official broker to ours, comes back, and is cut over again."""
+
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pytest
+
+from acceptance.moving import QUICK_CHECK_BACKS, ShadowProcess
+from acceptance.test_shadow_story import max_offsets
+from compat_tests.cases.grpc_fixtures import start_grpc_driver
+from compat_tests.clients.command_driver import CommandDriver, StockClientError
+from compat_tests.clients.grpc_api import GrpcProducer, GrpcSimpleConsumer, StockGrpcClient
+from compat_tests.clients.grpc_drivers import start_go_driver, start_python_driver
+from compat_tests.clients.typed import connect, create_group, topic_request
+from compat_tests.endpoints import Unavailable
+from compat_tests.endpoints.official import OfficialEndpoint
+from compat_tests.endpoints.ours import OursEndpoint
+from compat_tests.endpoints.proxy import OfficialProxy
+from compat_tests.plugin import skip_or_fail
+from compat_tests.server import ServerUnderTest, eventually
+
+pytestmark = pytest.mark.both_servers
+
+ARRIVES_S = 120.0
+AT_A_TIME = 20
+PAUSE_S = 0.05
+MORE_MESSAGES = 100
+INVISIBLE_S = 10.0
+"""The server's smallest; a group that pops is moved only after this time."""
+DRIVERS: Mapping[str, Callable[[], CommandDriver]] = {
+    "java": lambda: start_grpc_driver(""),
+    "python": lambda: start_python_driver("5.1.2"),
+    "go": lambda: start_go_driver("v5.1.4"),
+}
+MORE = """
+[listen]
+grpc_port = 0
+[replication]
+discover_ms = 500
+offsets_ms = 1000
+[mirroring]
+state_file = "%s"
+"""
+
+
+@dataclass
+class Traffic:
+    """A producer, and consumers of a group each, that never give up, until the end of the block.
+
+    ``resent`` are bodies that were sent again because no receipt came. ``received`` counts the bodies by consumer.
+    """
+
+    topic: str
+    producer: GrpcProducer
+    consumers: Mapping[str, GrpcSimpleConsumer]
+    sent: list[str] = field(default_factory=list)
+    resent: set[str] = field(default_factory=set)
+    received: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    _stops_sending: threading.Event = field(default_factory=threading.Event)
+    _stops: threading.Event = field(default_factory=threading.Event)
+    _threads: list[threading.Thread] = field(default_factory=list)
+
+    def __enter__(self) -> Self:
+        self._threads.append(threading.Thread(target=self._send, daemon=True))
+        for name in self.consumers:
+            self._threads.append(threading.Thread(target=self._receive, args=(name,), daemon=True))
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stops_sending.set()
+        self._stops.set()
+        for thread in self._threads:
+            thread.join(90)
+        assert not any(thread.is_alive() for thread in self._threads)
+
+    def _send(self) -> None:
+        while not self._stops_sending.wait(PAUSE_S):
+            bodies = [f"{len(self.sent) + number}" for number in range(AT_A_TIME)]
+            for body in bodies:
+                self._send_one(body)
+            self.sent += bodies
+
+    def _send_one(self, body: str) -> None:
+        while True:
+            try:
+                self.producer.send({"topic": self.topic, "body": body})
+                return
+            except StockClientError:
+                self.resent.add(body)
+
+    def _receive(self, name: str) -> None:
+        consumer = self.consumers[name]
+        while not self._stops.is_set():
+            try:
+                for message in consumer.receive(invisible_s=INVISIBLE_S):
+                    self.received[name][message["body"]] += 1
+                    consumer.ack(message)
+            except StockClientError:
+                self._stops.wait(PAUSE_S)
+
+    def progress(self) -> None:
+        """Wait until more has been sent, and received by everybody."""
+        sent, received = len(self.sent), {name: self.received[name].total() for name in self.consumers}
+        eventually(
+            lambda: (
+                len(self.sent) > sent + MORE_MESSAGES
+                and all(
+                    self.received[name].total() > received[name] + MORE_MESSAGES for name in self.consumers
+                )
+            ),
+            ARRIVES_S,
+        )
+
+    def finish(self) -> None:
+        """Stop sending, and wait until everything has been received."""
+        self._stops_sending.set()
+        self._threads[0].join(60)
+        eventually(
+            lambda: all(set(self.sent) <= self.received[name].keys() for name in self.consumers),
+            ARRIVES_S,
+            every_s=0.5,
+        )
+
+
+@pytest.fixture(scope="module")
+def gateway(server: ServerUnderTest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ShadowProcess]:
+    """Start an official broker with its Proxy, our server as the target, and the gateway between them."""
+    if server.kind != "ours":
+        pytest.skip("starts both servers itself: run once")
+    here: Path = tmp_path_factory.mktemp("grpc-moves")
+    with ExitStack() as stack:
+        try:
+            primary = stack.enter_context(OfficialEndpoint(QUICK_CHECK_BACKS, here / "primary"))
+            stack.enter_context(OfficialProxy(primary.namesrv))
+        except Unavailable as missing:
+            skip_or_fail(str(missing))
+        settings = {**QUICK_CHECK_BACKS, "mirrorTarget": "true"}
+        target = stack.enter_context(OursEndpoint(settings, here / "target"))
+        more = MORE % (here / "state")
+        process = ShadowProcess(here / "gateway", primary.namesrv, target.namesrv, kind="ours", more=more)
+        with process:
+            process.addresses = primary.broker, target.broker
+            yield process
+
+
+def test_each_message_is_received_once_through_a_cut_over_a_rollback_and_another_cut_over(
+    gateway: ShadowProcess, server: ServerUnderTest
+) -> None:
+    topic = server.topic_name("moved")
+    primary, target = gateway.addresses
+    assert gateway.process is not None
+    address = gateway.process.ready["grpc"]
+    with ExitStack() as stack, connect(gateway.broker) as broker:
+        broker.ask(topic_request(topic, 4))
+        consumers = {}
+        for name, start in DRIVERS.items():
+            group = server.topic_name(name)
+            create_group(broker, group)
+            client = StockGrpcClient(stack.enter_context(closing(start())), address)
+            consumers[name] = stack.enter_context(client.simple(group, topic))
+        sender = StockGrpcClient(stack.enter_context(closing(start_grpc_driver(""))), address)
+        producer = stack.enter_context(sender.producer(topic))
+        traffic = stack.enter_context(Traffic(topic, producer, consumers))
+        traffic.progress()
+        gateway.run_step("advance", topic, "--to", "CONSUMERS_SWITCHED", state="CONSUMERS_SWITCHED")
+        traffic.progress()
+        gateway.run_step("rollback", topic, "--all", state="MIRRORING")
+        traffic.progress()
+        gateway.run_step("advance", topic, "--to", "CONSUMERS_SWITCHED", state="CONSUMERS_SWITCHED")
+        at_primary = max_offsets(primary, topic)
+        traffic.progress()
+        traffic.finish()
+        assert max_offsets(primary, topic) == at_primary
+        assert sum(max_offsets(target, topic)) >= len(traffic.sent)
+        for name, received in traffic.received.items():
+            twice = {body for body, count in received.items() if count > 1} - traffic.resent
+            assert not twice, name
+        gateway.run_step("advance", topic, state="DONE")
