@@ -95,7 +95,7 @@ class ShadowProcess:
             lambda: not any(each["queued"] for each in self.get_json("/mirror")["streams"]), STEP_TIMEOUT_S
         )
 
-    def run_command(self, *words: str, code: int = 0) -> str:
+    def run_command(self, *words: str, code: int = 0, timeout_s: float = STEP_TIMEOUT_S) -> str:
         """Run `rmq-gateway shadow …`, assert its exit code, and return its output."""
         line = [sys.executable, "-m", "gateway.commands.cli", "shadow", "-c", str(self.file), *words]
         if words[0] not in ("backfill", "parity"):  # these two commands talk to the clusters themselves
@@ -106,16 +106,20 @@ class ShadowProcess:
             env=environment(self.directory),
             capture_output=True,
             text=True,
-            timeout=STEP_TIMEOUT_S,
+            timeout=timeout_s,
             check=False,
         )
         assert done.returncode == code, f"{words} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
-    def run_step(self, way: str, topic: str, *words: str, state: str) -> str:
+    def run_step(
+        self, way: str, topic: str, *words: str, state: str, wait_s: int = STEP_TIMEOUT_S // 2
+    ) -> str:
         """Run `advance` or `rollback` (`way`), waiting for its checks, and assert the topic's state afterwards."""
         confirmed = ("--yes",) if way == "advance" else ()
-        text = self.run_command(way, topic, "--wait", str(STEP_TIMEOUT_S // 2), *confirmed, *words)
+        text = self.run_command(
+            way, topic, "--wait", str(wait_s), *confirmed, *words, timeout_s=wait_s + STEP_TIMEOUT_S
+        )
         assert text.splitlines()[-1] == f"{topic}: {state}", text
         return text
 

@@ -28,8 +28,9 @@ from compat_tests.server import ServerUnderTest, eventually
 pytestmark = pytest.mark.both_servers
 
 ARRIVES_S = 120.0
-AT_A_TIME = 20
-PAUSE_S = 0.05
+AT_A_TIME = 10
+PAUSE_S = 0.1
+WAIT_S = 200
 MORE_MESSAGES = 100
 INVISIBLE_S = 10.0
 """The server's smallest; a group that pops is moved only after this time."""
@@ -172,11 +173,15 @@ def test_each_message_is_received_once_through_a_cut_over_a_rollback_and_another
         producer = stack.enter_context(sender.producer(topic))
         traffic = stack.enter_context(Traffic(topic, producer, consumers))
         traffic.progress()
-        gateway.run_step("advance", topic, "--to", "CONSUMERS_SWITCHED", state="CONSUMERS_SWITCHED")
+        gateway.run_step(
+            "advance", topic, "--to", "CONSUMERS_SWITCHED", state="CONSUMERS_SWITCHED", wait_s=WAIT_S
+        )
         traffic.progress()
-        gateway.run_step("rollback", topic, "--all", state="MIRRORING")
+        gateway.run_step("rollback", topic, "--all", state="MIRRORING", wait_s=WAIT_S)
         traffic.progress()
-        gateway.run_step("advance", topic, "--to", "CONSUMERS_SWITCHED", state="CONSUMERS_SWITCHED")
+        gateway.run_step(
+            "advance", topic, "--to", "CONSUMERS_SWITCHED", state="CONSUMERS_SWITCHED", wait_s=WAIT_S
+        )
         at_primary = max_offsets(primary, topic)
         traffic.progress()
         traffic.finish()
