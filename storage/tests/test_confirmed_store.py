@@ -198,6 +198,9 @@ def test_a_store_without_any_entry_is_read_from_its_first_file(awaits_confirmati
     for _ in range(20):
         store.append(message(b"x" * 900))
     store.close()
+    files.open_mapped(
+        f"{CONFIG.consume_queue_path}/a/0/{0:020}", 100
+    )  # an empty queue, as a power cut leaves
     changed = replace(CONFIG, awaits_confirmation=awaits_confirmation)
     cls = ConfirmedStore if awaits_confirmation else MessageStore
     store = cls.open(changed, files, FakeClock())
