@@ -112,7 +112,10 @@ class BrokerSet:
         replicas = {key: replica for key, replica in self.replicas.items() if key not in removed}
         if not replicas:
             return None
-        rest = replace(self, replicas=MappingProxyType(replicas), sync_set=self.sync_set - removed)
+        rest = replace(self, replicas=MappingProxyType(replicas))
+        if self.sync_set & removed:
+            # A new epoch, unlike in the official controller: otherwise the master goes on with the set that it knows.
+            rest = rest.with_sync_set(self.sync_set - removed)
         return rest.without_master() if self.master_id in removed else rest
 
     def to_json(self) -> bytes:

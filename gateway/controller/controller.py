@@ -27,7 +27,14 @@ from gateway.controller.election import choose_successor, key_of
 from gateway.controller.leadership import Leadership
 from gateway.controller.liveness import MAX_LIVE_BROKERS, Heartbeat, Liveness, ReplicaKey
 from gateway.controller.notifications import Notifications
-from gateway.controller.rules import NO_BROKER, Ruling, elect_master, has_live_master, needs_election
+from gateway.controller.rules import (
+    NO_BROKER,
+    Ruling,
+    elect_master,
+    has_live_master,
+    master_may_hold_lease,
+    needs_election,
+)
 from gateway.controller.store import ControllerMember, Entry, Store, StoreUnavailable, TermOver
 from gateway.runtime.metrics import Metric
 from remoting.connection import Connection
@@ -49,6 +56,8 @@ MAX_TURN_S: Final = 1.0
 """Longest time between two turns of the task that watches heartbeats."""
 MIN_TURN_S: Final = 0.1
 """Shortest time between two turns of that task, and of the one that holds elections: strangers choose time-outs."""
+LEASE_TURN_S: Final = 0.25
+"""Time between two elections' turns while a master is missing that may still accept messages."""
 SETS_PER_SLICE: Final = 100
 """Broker sets that are looked at before other tasks run; each has up to 64 replicas."""
 MAX_METRIC_SETS: Final = 1_000
@@ -100,10 +109,17 @@ class Controller:
         self._nursery: trio.Nursery | None = None
         self._may_need_election = trio.Event()
         self._last_turn_s = clock.monotonic()
+        self._waits_for_lease = False
         self.leadership = Leadership(store, member, clock.monotonic, self._take_over)
 
     def _take_over(self, entries: dict[str, Entry]) -> None:
         self._table = _Table(entries, sum(entry.size_bytes for entry in entries.values()))
+        masters = (entry.broker_set for entry in entries.values())
+        self.liveness.begin_term(
+            key_of(broker_set, broker_set.master_id)
+            for broker_set in masters
+            if broker_set.master_id is not None
+        )
         if self.liveness.is_full:
             # Until now it was not known here which brokers are registered, and their heartbeats may have been refused.
             self.liveness.wait_for_heartbeats()
@@ -289,7 +305,10 @@ class Controller:
             nursery.start_soon(self._watch_heartbeats)
             try:
                 while True:
-                    with trio.move_on_after(self.config.scan_inactive_master_interval_ms / 1000):
+                    interval_s = self.config.scan_inactive_master_interval_ms / 1000
+                    with trio.move_on_after(
+                        min(interval_s, LEASE_TURN_S) if self._waits_for_lease else interval_s
+                    ):
                         await self._may_need_election.wait()
                     self._may_need_election = trio.Event()
                     await self.elect_missing_masters()
@@ -319,6 +338,7 @@ class Controller:
     async def elect_missing_masters(self) -> None:
         """Hold an election for each broker set that needs one."""
         self._excuse_pause()
+        self._waits_for_lease = False
         for index, broker_set in enumerate(list(self.broker_sets())):
             if index % SETS_PER_SLICE == SETS_PER_SLICE - 1:
                 await trio.lowlevel.checkpoint()
@@ -326,6 +346,7 @@ class Controller:
             if self.leadership.term is None:
                 return
             if not needs_election(broker_set, self.liveness, may_be_unclean=may_be_unclean):
+                self._waits_for_lease |= master_may_hold_lease(broker_set, self.liveness)
                 continue
             request = ControllerElectMaster(
                 cluster_name=broker_set.cluster, broker_name=broker_set.name, broker_id=NO_BROKER

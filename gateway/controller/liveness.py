@@ -4,16 +4,22 @@ Every controller gets all heartbeats, not only the leading one, so a new leader 
 that has just started does not. Until each broker had the time for a heartbeat (`Liveness.is_unheard`), a silent one may
 well be alive, and no election takes its place away.
 
+A master may also be silent here because only its link to this controller is cut. As long as another controller led,
+that one answered its heartbeats, and each answer lets it accept messages for a part of its time-out. So a new leader
+waits that long before it replaces a master that it does not hear (`Liveness.may_hold_lease`).
+
 Source: DefaultBrokerHeartbeatManager, 5.4.0. Deviations: the official controller elects right after its start, among
 whoever has sent a heartbeat by then; it keeps the first connection of a broker, so that the end of a later one is not
 noticed; and it never takes a smaller end of a log, so that a truncated replica looks better than it is.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from remoting.connection import Connection
+from remoting.requests.namesrv import MASTER_LEASE_SHARE
 
 DEFAULT_TIMEOUT_S: Final = 10.0
 """For heartbeats without a time-out. Source: BrokerHeartbeatManager.DEFAULT_BROKER_CHANNEL_EXPIRED_TIME, 5.4.0."""
@@ -69,6 +75,10 @@ class Liveness:
         self._settled_at_s = monotonic() + start_wait_s
         self._brokers: dict[ReplicaKey, LiveBroker] = {}
         self._heard: set[ReplicaKey] = set()
+        self._leads_since_s = -math.inf
+        self._lease_holders: frozenset[ReplicaKey] = frozenset()
+        # Of brokers that are not alive any more, where they are longer than usual.
+        self._long_timeouts_s: dict[ReplicaKey, float] = {}
 
     def record(self, key: ReplicaKey, heartbeat: Heartbeat, connection: Connection | None = None) -> bool:
         """Note a heartbeat; return True if the broker was not alive before."""
@@ -87,6 +97,23 @@ class Liveness:
     def wait_for_heartbeats(self) -> None:
         """Give brokers the time for a heartbeat again, because heartbeats of some were refused."""
         self._settled_at_s = self._monotonic() + self._start_wait_s
+
+    def begin_term(self, masters: Iterable[ReplicaKey]) -> None:
+        """Note that this controller leads from now on, and the masters that another one has elected before."""
+        self._leads_since_s = self._monotonic()
+        self._lease_holders = frozenset(masters)
+
+    def may_hold_lease(self, key: ReplicaKey) -> bool:
+        """Tell whether a master may still accept messages because the controller that led before has heard it."""
+        if key not in self._lease_holders or self.is_alive(key):
+            return False
+        broker = self._brokers.get(key)
+        timeout_s = (
+            self._long_timeouts_s.get(key, DEFAULT_TIMEOUT_S)
+            if broker is None
+            else broker.heartbeat.timeout_s
+        )
+        return self._monotonic() < self._leads_since_s + MASTER_LEASE_SHARE * timeout_s
 
     def is_alive(self, key: ReplicaKey) -> bool:
         """Tell whether the broker's last heartbeat is recent enough."""
@@ -113,15 +140,21 @@ class Liveness:
             self._heard.clear()
         silent = [(key, broker) for key, broker in self._brokers.items() if not self.is_alive(key)]
         for key, _ in silent:
-            del self._brokers[key]
+            self._forget(key)
         return silent
 
     def remove_connection(self, connection: Connection) -> list[ReplicaKey]:
         """Forget the brokers whose last heartbeat came over a connection that closed, and return them."""
         keys = [key for key, broker in self._brokers.items() if broker.connection is connection]
         for key in keys:
-            del self._brokers[key]
+            self._forget(key)
         return keys
+
+    def _forget(self, key: ReplicaKey) -> None:
+        timeout_s = self._brokers.pop(key).heartbeat.timeout_s
+        self._long_timeouts_s.pop(key, None)
+        if timeout_s > DEFAULT_TIMEOUT_S and len(self._long_timeouts_s) < MAX_LIVE_BROKERS:
+            self._long_timeouts_s[key] = timeout_s
 
     def seconds_to_next_death(self) -> float | None:
         """Return the time until the next broker is dead unless a heartbeat comes; None without brokers."""

@@ -11,7 +11,8 @@ Source: ReplicasInfoManager, 5.4.0. Deviations:
   a set that never had a master can then get none
 - an election that designates the broker -1, which is nobody, keeps the master; the official one takes it away
 - the next id is never one that is taken already
-- no election is held while a replica that counts has not had the time for a heartbeat (`Liveness.is_unheard`)
+- no election is held while a replica that counts has not had the time for a heartbeat (`Liveness.is_unheard`), or the
+  master may accept messages because the controller that led before has heard it (`Liveness.may_hold_lease`)
 """
 
 from collections.abc import Mapping
@@ -350,8 +351,16 @@ def has_live_master(broker_set: BrokerSet, liveness: Liveness) -> bool:
     return master_id is not None and liveness.is_alive(key_of(broker_set, master_id))
 
 
+def master_may_hold_lease(broker_set: BrokerSet, liveness: Liveness) -> bool:
+    """Tell whether the present master may accept messages although it is not heard here."""
+    master_id = broker_set.master_id
+    return master_id is not None and liveness.may_hold_lease(key_of(broker_set, master_id))
+
+
 def _is_too_early(broker_set: BrokerSet, liveness: Liveness) -> bool:
     """Tell whether the present master, or one of the replicas in sync, may be alive without our knowledge."""
+    if master_may_hold_lease(broker_set, liveness):
+        return True
     broker_ids = broker_set.sync_set | ({broker_set.master_id} if broker_set.master_id is not None else set())
     return any(liveness.is_unheard(key_of(broker_set, broker_id)) for broker_id in broker_ids)
 

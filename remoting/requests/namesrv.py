@@ -1,9 +1,16 @@
 """Requests to the namesrv."""
 
+from typing import Final
+
 from remoting.bodies.queues import DataVersion
 from remoting.bodies.routes import ClusterInfo, GetBrokerMemberGroupResponseBody, TopicRouteData
 from remoting.bodies.topics import KVTable, TopicList
 from remoting.declare import Header, Request, TopicRequest, i32, i64
+
+MASTER_LEASE_SHARE: Final = 0.7
+"""Part of the time-out of a heartbeat for which a master of this project accepts messages after the leading controller
+answered it. So long after it began to lead, a controller of this project leaves a master alone that it does not hear:
+the former leader may have answered it until then."""
 
 
 class PutKvConfig(Request[None], code=100):

@@ -12,10 +12,11 @@ leading controller:
 2. a request that only the leading controller answers (1004), which says that this broker is the master, in the epoch
    in which it acts as one.
 
-The lease ends `LEASE_SHARE` of the time-out after the heartbeat was *sent*. The controller elects nobody before the
-whole time-out after the heartbeat *came*. It also elects at once when the connection of the heartbeats closes, so the
-lease is suspended then, until the same controller has answered both requests again, or is known to be gone. That takes
-a moment, for which requests wait (`LeaseGuard`): clients must not see each end of a controller.
+The lease ends `MASTER_LEASE_SHARE` of the time-out after the heartbeat was *sent*. The controller elects nobody before
+the whole time-out after the heartbeat *came*, and one of this project that begins to lead waits for that share of it
+before it replaces a master that it does not hear. It also elects at once when the connection of the heartbeats closes,
+so the lease is suspended then, until the same controller has answered both requests again, or is known to be gone. That
+takes a moment, for which requests wait (`LeaseGuard`): clients must not see each end of a controller.
 
 The lease is checked when a message is about to be stored, not by a timer: a process that was stopped (SIGSTOP), or
 whose machine was suspended, wakes up with an expired lease, whatever it does first.
@@ -32,10 +33,9 @@ from codec.constants import ResponseCode
 from gateway.broker.replication.role_guard import CHANGING, DECIDING, STORING
 from remoting.connection import Connection, Handler
 from remoting.errors import RequestError
+from remoting.requests.namesrv import MASTER_LEASE_SHARE
 from storage.clock import Clock, SystemClock
 
-LEASE_SHARE: Final = 0.9
-"""Part of the controller's time-out for which a heartbeat is good. The rest is for clocks that do not run alike."""
 MAX_HOLD_S: Final = 1.0
 """Longest time for which requests wait because the lease is suspended."""
 MAX_HELD_BYTES: Final = 16 * 1024 * 1024
@@ -54,7 +54,7 @@ class Lease:
 
     def __init__(self, timeout_s: float, now: Callable[[], float]) -> None:
         self.now = now
-        self._length_s = LEASE_SHARE * timeout_s
+        self._length_s = MASTER_LEASE_SHARE * timeout_s
         self._end_s = -inf
         self._is_suspended = False
         self._suspended_s = -inf

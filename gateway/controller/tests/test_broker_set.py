@@ -43,6 +43,16 @@ def test_removing_the_master_keeps_the_epochs() -> None:
     assert (rest.master_id, rest.master_epoch, rest.sync_set, rest.had_master) == (None, 2, frozenset(), True)
 
 
+def test_removing_a_replica_in_sync_begins_another_epoch_of_the_set() -> None:
+    broker_set = two_replicas().with_master(1)
+    both = broker_set.with_sync_set((1, 2))
+    rest, same = both.without_replicas((2,)), broker_set.without_replicas((2,))
+    assert rest is not None
+    assert same is not None
+    assert (rest.sync_set, rest.sync_set_epoch) == (frozenset((1,)), both.sync_set_epoch + 1)
+    assert (same.sync_set, same.sync_set_epoch) == (broker_set.sync_set, broker_set.sync_set_epoch)
+
+
 def test_without_replicas_there_is_no_set() -> None:
     assert two_replicas().without_replicas((1, 2)) is None
 

@@ -13,7 +13,7 @@ from gateway.config.controller import ControllerConfig
 from gateway.controller import rules
 from gateway.controller.broker_set import BrokerSet
 from gateway.controller.controller import Controller
-from gateway.controller.liveness import Heartbeat, ReplicaKey
+from gateway.controller.liveness import DEFAULT_TIMEOUT_S, Heartbeat, ReplicaKey
 from gateway.controller.notifications import Notifications
 from gateway.controller.store import ControllerMember, Entry
 from gateway.controller.tests.memory_store import MemoryStore
@@ -26,6 +26,7 @@ from remoting.requests.controller import (
     ControllerElectMaster,
     ControllerRegisterBroker,
 )
+from remoting.requests.namesrv import MASTER_LEASE_SHARE
 
 NAME = "a"
 
@@ -232,6 +233,32 @@ def test_one_of_several_controllers_leads_and_another_takes_over() -> None:
         assert group.broker_set.master_id == 2
 
     play(Group("n0", "n1", "n2"), story)
+
+
+def test_a_new_leader_waits_for_the_lease_of_a_master_that_it_does_not_hear() -> None:
+    """The former leader heard the master until it died itself: only the master's way to the new one is cut."""
+
+    async def story(group: Group) -> None:
+        await group.begin(1, 2)
+        first = group.leader
+        (second,) = [item for item in group.controllers.values() if item is not first]
+        (member_id,) = [key for key, item in group.controllers.items() if item is first]
+        master = ReplicaKey("C", NAME, 1)
+        del group.controllers[next(key for key in group.controllers if key != member_id)]
+        await trio.sleep(9)
+        second.record_heartbeat(ReplicaKey("C", NAME, 2), Heartbeat("h:2", timeout_s=600), None)
+        await trio.sleep(5)
+        assert first.liveness.is_alive(master)
+        assert not second.liveness.is_alive(master)
+        group.scopes[member_id].cancel()
+        while second.leadership.term is None:
+            await trio.sleep(0.05)
+        await trio.sleep(MASTER_LEASE_SHARE * DEFAULT_TIMEOUT_S - 0.1)
+        assert group.broker_set.master_id == 1
+        await trio.sleep(0.5)
+        assert group.broker_set.master_id == 2
+
+    play(Group("n0", "n1"), story)
 
 
 def test_a_controller_that_is_cut_off_stops_leading_before_another_begins() -> None:

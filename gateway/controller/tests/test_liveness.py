@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from gateway.controller.liveness import Heartbeat, Liveness, ReplicaKey
+from gateway.controller.liveness import DEFAULT_TIMEOUT_S, Heartbeat, Liveness, ReplicaKey
+from remoting.requests.namesrv import MASTER_LEASE_SHARE
 
 A1, A2 = ReplicaKey("C", "a", 1), ReplicaKey("C", "a", 2)
 
@@ -124,3 +125,33 @@ def test_a_wait_for_heartbeats_may_begin_again() -> None:
     assert liveness.is_unheard(A2)
     clock.now_s += 10
     assert not liveness.is_unheard(A2)
+
+
+def test_a_new_leader_leaves_a_master_alone_that_the_former_one_may_have_heard() -> None:
+    clock = Clock()
+    liveness = alive(clock, A1, A2)
+    clock.now_s += DEFAULT_TIMEOUT_S + 1
+    assert not liveness.may_hold_lease(A1)
+    liveness.remove_silent()
+    liveness.begin_term([A1])
+    assert liveness.may_hold_lease(A1)
+    assert not liveness.may_hold_lease(A2), "it is not a master"
+    liveness.record(A1, Heartbeat("h:1"))
+    assert not liveness.may_hold_lease(A1), "it is heard, so nobody takes its place anyhow"
+    clock.now_s += MASTER_LEASE_SHARE * DEFAULT_TIMEOUT_S
+    liveness.remove_silent()
+    assert not liveness.may_hold_lease(A1)
+
+
+def test_a_master_with_a_longer_timeout_has_a_longer_lease() -> None:
+    clock = Clock()
+    liveness = Liveness(clock.monotonic)
+    liveness.record(A1, Heartbeat("h:1", timeout_s=100))
+    clock.now_s += 101
+    liveness.begin_term([A1])
+    clock.now_s += 60
+    assert liveness.may_hold_lease(A1)
+    liveness.remove_silent()
+    assert liveness.may_hold_lease(A1), "also when its heartbeat is forgotten"
+    clock.now_s += 11
+    assert not liveness.may_hold_lease(A1)

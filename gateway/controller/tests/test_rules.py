@@ -77,11 +77,7 @@ class Histories(RuleBasedStateMachine):
         elif before is not None:
             assert after.master_epoch >= before.master_epoch
             assert after.sync_set_epoch >= before.sync_set_epoch
-            assert (
-                (after.sync_set == before.sync_set)
-                or after.sync_set_epoch > before.sync_set_epoch
-                or (after.sync_set < before.sync_set and after.replicas.keys() < before.replicas.keys())
-            )
+            assert after.sync_set == before.sync_set or after.sync_set_epoch > before.sync_set_epoch
 
     @initialize(is_running=st.booleans())
     def begin(self, is_running: bool) -> None:
