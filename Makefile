@@ -6,8 +6,8 @@
 #   make fuzz SEED=7 FRAMES=1000000    mutated requests against namesrv, broker and shadow gateway
 #   make laws SEEDS=5000               random stories of a store, its crashes and its threads
 #   make planted                       defects planted into copies of the tree: the tests must notice
-#   make simulate SEEDS=10000          stories of a master and its slave on virtual time
-#   make planted-replication           defects of replication: the simulation must notice
+#   make simulate SEEDS=10000          stories of brokers and controllers on virtual time
+#   make planted-replication           defects of both: the simulations must notice
 #   make planted-deviations            deviations from the protocol: the conformance cases must notice
 #   make pairings                      masters and slaves of every kind as processes, through faults (as root)
 #   make failovers                     groups of three brokers under controllers, through faults (as root)
@@ -101,12 +101,14 @@ laws: $(VENV)/dev
 planted: $(VENV)/dev
 	$(BIN)/python -m storage.tests.planting $(ARGS)
 
-# A master, its slave and their clients on virtual time: docs/explanation/replication-laws.md
+# Brokers, and controllers, on virtual time: docs/explanation/replication-laws.md and controller-laws.md
 simulate: $(VENV)/dev
 	$(BIN)/python -m gateway.broker.replication.tests.simulation --seeds $(SEEDS) $(ARGS)
+	$(BIN)/python -m gateway.controller.tests.simulation --seeds $(SEEDS) $(ARGS)
 
 planted-replication: $(VENV)/dev
 	$(BIN)/python -m gateway.broker.replication.tests.planting $(ARGS)
+	$(BIN)/python -m gateway.controller.tests.planting $(ARGS)
 
 # The same with deviations from the protocol, which conformance cases must notice: compat_tests/README.md
 planted-deviations: $(VENV)/dev

@@ -1,0 +1,111 @@
+"""The planted defects of controllers, with the laws that they break."""
+
+import enum
+from typing import Final
+
+from storage.tests.planting.catalogue import Catalogue
+from storage.tests.planting.defect import Defect, change
+
+ROOM: Final = "gateway/controller"
+ETCD_STORE: Final = f"{ROOM}/etcd_store.py"
+RULES: Final = f"{ROOM}/rules.py"
+BROKER_SET: Final = f"{ROOM}/broker_set.py"
+SIMULATION: Final = (f"{ROOM}/tests/test_simulation.py",)
+
+
+class Law(enum.StrEnum):
+    """The laws of controllers, as docs/explanation/controller-laws.md calls them."""
+
+    ONE_MASTER = "One master accepts"
+    IN_SYNC = "Masters come from the replicas in sync"
+    IDS = "Ids are unique"
+    EPOCHS = "Epochs only grow"
+    ACCEPTED = "An accepted set is not undone"
+
+
+CONTROLLER_DEFECTS: Final = Catalogue(
+    defects=(
+        Defect(
+            "new-leader-does-not-wait-for-the-lease-of-a-silent-master",
+            Law.ONE_MASTER,
+            change(RULES, "    if master_may_hold_lease(broker_set, liveness):\n        return True\n", ""),
+            SIMULATION,
+        ),
+        Defect(
+            "election-takes-any-live-replica",
+            Law.IN_SYNC,
+            change(
+                f"{ROOM}/election.py",
+                "    chosen = _choose(broker_set, liveness, broker_set.sync_set, designated_id)\n",
+                "    chosen = _choose(broker_set, liveness, broker_set.replicas, designated_id)\n",
+            ),
+            SIMULATION,
+        ),
+        Defect(
+            "id-is-given-to-another-broker-as-well",
+            Law.IDS,
+            change(
+                RULES,
+                "    if replica.check_code == check_code:\n",
+                "    if replica.check_code:\n",
+            ),
+            SIMULATION,
+        ),
+        Defect(
+            "id-of-a-removed-replica-is-given-again",
+            Law.IDS,
+            change(
+                BROKER_SET,
+                "        next_broker_id = self.next_broker_id + 1\n",
+                "        next_broker_id = FIRST_BROKER_ID\n",
+            )
+            + change(
+                BROKER_SET,
+                "        rest = replace(self, replicas=MappingProxyType(replicas))\n",
+                "        rest = replace(self, next_broker_id=min(removed), replicas=MappingProxyType(replicas))\n",
+            ),
+            SIMULATION,
+        ),
+        Defect(
+            "new-master-keeps-the-epoch",
+            Law.EPOCHS,
+            change(
+                BROKER_SET,
+                "            master_id=broker_id,\n            master_epoch=self.master_epoch + 1,\n",
+                "            master_id=broker_id,\n            master_epoch=max(self.master_epoch, 1),\n",
+            ),
+            SIMULATION,
+        ),
+        Defect(
+            "write-compares-neither-version-nor-term",
+            Law.EPOCHS,
+            change(
+                ETCD_STORE,
+                '[_compare(self._leader_key, "CREATE", term.fence), _compare(key, "MOD", version)]',
+                "[]",
+            ),
+            SIMULATION,
+        ),
+        Defect(
+            "accepted-set-is-stored-with-the-next-change",
+            Law.ACCEPTED,
+            change(
+                f"{ROOM}/controller.py",
+                "                with trio.CancelScope(shield=True):\n"
+                "                    await self._write(table, name, entry, decision.broker_set, size_bytes)\n",
+                "                if broker_set is not None and decision.broker_set is not None and (\n"
+                "                    broker_set.master_epoch == decision.broker_set.master_epoch > 0\n"
+                "                ):\n"
+                "                    assert entry is not None\n"
+                "                    table.entries[name] = Entry(decision.broker_set, entry.version, size_bytes)\n"
+                "                    return decision\n"
+                "                with trio.CancelScope(shield=True):\n"
+                "                    await self._write(table, name, entry, decision.broker_set, size_bytes)\n",
+            ),
+            SIMULATION,
+        ),
+    ),
+    rule="law",
+    rules=tuple(Law),
+    page="docs/explanation/controller-laws.md",
+)
