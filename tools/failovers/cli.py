@@ -139,6 +139,7 @@ def table(rows: Sequence[RoundResult]) -> str:
         [f"{name}, {client}", *(_times(_of_fault(column, name), client) for column in columns)]
         for name in names
         for client in clients
+        if any(client in row.pauses_s for row in _of_fault(rows, name))
     ]
     laws = [
         ["rounds", *(str(len(column)) for column in columns)],
@@ -156,7 +157,7 @@ def table(rows: Sequence[RoundResult]) -> str:
         for title, lines in sections
     ]
     problems = [
-        f"- {row.brokers} under {row.controllers}, {row.fault}: {'; '.join(row.problems)}"
+        f"- {row.brokers} under {row.controllers}, {row.fault} (master {row.master}): {'; '.join(row.problems)}"
         for row in rows
         if row.problems
     ]

@@ -17,11 +17,15 @@ RESTART_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault. One that `replaces_master` lasts until another broker accepts messages, others for `hold_s`."""
+    """A fault. One that `replaces_master` lasts until another broker accepts messages, others for `hold_s`.
+
+    `is_master_alive`: the former master goes on, or wakes up, after another one was elected.
+    """
 
     name: str
     inject: Inject
     replaces_master: bool = False
+    is_master_alive: bool = False
     hold_s: float = 0.0
     needs_network: bool = False
     needs_etcd: bool = False
@@ -153,12 +157,13 @@ def _stop_etcd_majority(cluster: Cluster, _master: GroupMember, end: ExitStack) 
 
 FAULTS: Final = (
     Fault("master killed", _kill_master, replaces_master=True),
-    Fault("master stopped", _stop_master, replaces_master=True),
-    Fault("master cut off", _cut_master_off, replaces_master=True, needs_network=True),
+    Fault("master stopped", _stop_master, replaces_master=True, is_master_alive=True),
+    Fault("master cut off", _cut_master_off, replaces_master=True, is_master_alive=True, needs_network=True),
     Fault(
         "master cut from controllers",
         _cut_master_from_controllers,
         replaces_master=True,
+        is_master_alive=True,
         needs_network=True,
     ),
     Fault("master and controller killed", _kill_master_and_controller, replaces_master=True),
@@ -166,6 +171,7 @@ FAULTS: Final = (
         "master and controller stopped",
         _stop_master_and_controller,
         replaces_master=True,
+        is_master_alive=True,
         needs_controllers=3,
     ),
     Fault(

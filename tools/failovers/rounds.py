@@ -12,11 +12,11 @@ from codec.errors import MessageFormatError
 from compat_tests.clients.command_driver import StockClientError
 from compat_tests.server import eventually
 from tools.failovers.cluster import BROKER_GROUPS, BROKER_MACHINES, CONTROLLER_KINDS, Cluster
-from tools.failovers.faults import Fault
+from tools.failovers.faults import FAULTS_BY_NAME, Fault
 from tools.failovers.network import Machines, open_machines
 from tools.failovers.timeline import ANY, count_master_changes, first_accept_s, longest_pause_s
 from tools.failovers.traffic import Traffic
-from tools.pairings.members import FAILURES, read_topic
+from tools.pairings.members import FAILURES, OFFICIAL, read_topic
 
 log = logging.getLogger(__name__)
 
@@ -33,9 +33,10 @@ TROUBLE: Final = (AssertionError, RuntimeError, StockClientError, MessageFormatE
 class RoundResult:
     """One round of a fault in a cluster. ``problems`` are broken laws, in words.
 
-    ``writable_s``: time from the fault to the first accepted send that began after it, by another broker if the fault
-    replaces the master; None if there was none. ``pauses_s``: the longest time without an accepted send, by client.
-    ``in_sync_s``: time from the end of the fault until all brokers were in sync.
+    ``master``: the kind of the broker that was master before. ``writable_s``: time from the fault to the first accepted
+    send that began after it, by another broker if the fault replaces the master; None if there was none. ``pauses_s``:
+    the longest time without an accepted send, by client. ``in_sync_s``: time from the end of the fault until all
+    brokers were in sync.
     """
 
     brokers: str
@@ -47,11 +48,18 @@ class RoundResult:
     accepted: int = 0
     elections: int = 0
     problems: list[str] = field(default_factory=list)
+    master: str = ""
 
     @property
     def is_official(self) -> bool:
-        """True if no part of the cluster is ours."""
-        return (self.brokers, self.controllers) == ("official", "official")
+        """True if the problems are not those of a part of ours.
+
+        An official master that hangs or is cut off goes on acknowledging after another one is elected.
+        """
+        if (self.brokers, self.controllers) == ("official", "official"):
+            return True
+        fault = FAULTS_BY_NAME.get(self.fault)
+        return fault is not None and fault.is_master_alive and self.master == OFFICIAL.name
 
 
 class ClusterStopped(Exception):
@@ -102,6 +110,7 @@ class Rounds:
 
     def _disturb(self, fault: Fault, result: RoundResult) -> None:
         history, master = self.traffic.history, self.cluster.master()
+        result.master = master.kind.name
         time.sleep(SETTLE_S)
         begun_s = time.monotonic()
         with ExitStack() as end:
