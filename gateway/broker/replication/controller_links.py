@@ -263,7 +263,9 @@ class ControllerLinks:
                 if not is_connected and not link.is_listed:
                     return
                 # At once after the end of a connection that worked: a leader has taken this broker for dead.
-                await trio.sleep(0 if has_worked else RETRY_S)
+                # A process that is killed may still take a connection while the kernel closes its others one by one, so
+                # one that ends before an answer says nothing: the next attempt follows soon.
+                await trio.sleep(0 if has_worked else MIN_TURN_S if self._lost_leader is link else RETRY_S)
         finally:
             self._links.remove(link)
 
@@ -287,14 +289,13 @@ class ControllerLinks:
     ) -> None:
         """Send heartbeats, and ask for the leader, until the connection closes or nothing is answered any more."""
         link.connection, link.is_silent = connection, False
-        if self._lost_leader is link:
-            self._lost_leader = None
         closed = trio.Event()
 
         def note_close(_: Connection) -> None:
             closed.set()
             if self._leader is link:
-                self._lost_leader, self._lost_s = link, self._now()
+                if self._lost_leader is not link:
+                    self._lost_leader, self._lost_s = link, self._now()
                 events.leader_lost()
 
         connection.on_close(note_close)
@@ -335,6 +336,8 @@ class ControllerLinks:
             self._note_silence(link)
             return False
         link.is_silent = False
+        if self._lost_leader is link:
+            self._lost_leader = None
         if answer.code == ResponseCode.SUCCESS:
             link.heartbeat_sent_s = sent_s
             self._note_success(link.name)
