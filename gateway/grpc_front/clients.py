@@ -18,7 +18,7 @@ from gateway.auth.access_control import AccessDenied
 from gateway.grpc_front import messages
 from gateway.grpc_front.access import RpcSender
 from gateway.grpc_front.broker_link import BrokerLink
-from gateway.grpc_front.cluster import Cluster, ServedBroker
+from gateway.grpc_front.cluster import ServedBroker, ServedCluster
 from gateway.grpc_front.conversion import subscription_to, to_grpc_message
 from gateway.grpc_front.rpc import Rpc
 from gateway.grpc_front.transactions import OpenTransaction, OpenTransactions
@@ -37,7 +37,9 @@ CONSUMERS = (messages.PUSH_CONSUMER, messages.SIMPLE_CONSUMER)
 class GrpcClient:
     """One client. ``settings`` are those it reported; ``telemetry`` is its open stream, None without one."""
 
-    def __init__(self, client_id: str, owner: str, cluster: Cluster, transactions: OpenTransactions) -> None:
+    def __init__(
+        self, client_id: str, owner: str, cluster: ServedCluster, transactions: OpenTransactions
+    ) -> None:
         self.client_id = client_id
         self.owner = owner
         """The user who registered the client; "" if nobody signed."""
@@ -184,7 +186,7 @@ CLIENTS: Final = StateSlot[set[GrpcClient]]("gRPC clients")
 class Clients:
     """All clients by their ids."""
 
-    def __init__(self, cluster: Cluster, transactions: OpenTransactions) -> None:
+    def __init__(self, cluster: ServedCluster, transactions: OpenTransactions) -> None:
         self._cluster = cluster
         self._transactions = transactions
         self._by_id: dict[str, GrpcClient] = {}

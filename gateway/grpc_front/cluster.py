@@ -2,7 +2,7 @@
 
 `LocalCluster` (`served_brokers.py`) has the brokers of this process, whose handlers and tables are called directly.
 `RemoteCluster` (`remote_cluster.py`) has those that a namesrv knows, over connections. RPCs read topics and groups
-without waiting; a remote cluster has them loaded before (`Cluster.load`).
+without waiting; a remote cluster has them loaded before (`ServedCluster.load`).
 """
 
 from abc import ABC, abstractmethod
@@ -33,7 +33,7 @@ class ServedBroker(Protocol):
         """The broker's name, which receipt handles carry."""
 
 
-class Cluster(ABC):
+class ServedCluster(ABC):
     """All served brokers, and their namesrv. ``nursery`` lives as long as the front."""
 
     loads_tables = False

@@ -35,7 +35,7 @@ LOAD_ERRORS: Final = (OSError, RemotingClosed, RemotingTimeout, RequestError)
 
 
 @dataclass(slots=True)
-class Entry(Generic[Content]):
+class CacheEntry(Generic[Content]):
     """The content of one name, None if there is no such thing. Times are those of `trio.current_time`."""
 
     content: Content | None
@@ -73,7 +73,7 @@ class LoadingCache(Generic[Content]):
         self._load = load
         self._max_age_s = max_age_s
         self._max_entries = max_entries
-        self._entries: OrderedDict[str, Entry[Content]] = OrderedDict()
+        self._entries: OrderedDict[str, CacheEntry[Content]] = OrderedDict()
         self._loading: dict[str, Loading] = {}
 
     def __len__(self) -> int:
@@ -92,7 +92,7 @@ class LoadingCache(Generic[Content]):
         await enter_task()
         await self.reload(name, *arguments)
 
-    def _is_usable(self, name: str, entry: Entry[Content], arguments: tuple[Any, ...]) -> bool:
+    def _is_usable(self, name: str, entry: CacheEntry[Content], arguments: tuple[Any, ...]) -> bool:
         self._entries.move_to_end(name)
         now_s = trio.current_time()
         if entry.content is None:
@@ -132,12 +132,12 @@ class LoadingCache(Generic[Content]):
             log.info("cannot be loaded", extra=extra)
         else:
             # As old as the request: what it says may have changed since.
-            self._keep(name, Entry(content, loading.started_s, loading.started_s + self._max_age_s))
+            self._keep(name, CacheEntry(content, loading.started_s, loading.started_s + self._max_age_s))
         finally:
             self._loading.pop(name, None)
             loading.done.set()
 
-    def _keep(self, name: str, entry: Entry[Content]) -> None:
+    def _keep(self, name: str, entry: CacheEntry[Content]) -> None:
         self._entries[name] = entry
         self._entries.move_to_end(name)
         if len(self._entries) > self._max_entries:

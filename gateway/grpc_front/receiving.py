@@ -19,7 +19,7 @@ from gateway.broker.processors.turns import ITEMS_PER_TURN, end_turn
 from gateway.grpc_front import messages
 from gateway.grpc_front.broker_link import BrokerLink
 from gateway.grpc_front.clients import Clients
-from gateway.grpc_front.cluster import Cluster, ServedBroker
+from gateway.grpc_front.cluster import ServedBroker, ServedCluster
 from gateway.grpc_front.conversion import set_ms, subscription_to, to_grpc_message, to_ms
 from gateway.grpc_front.long_work import LongWork
 from gateway.grpc_front.names import (
@@ -65,7 +65,7 @@ MAX_VERSION_DIGITS: Final = 9
 class ReceiveMethods:
     """The RPCs of consumers."""
 
-    def __init__(self, cluster: Cluster, clients: Clients, renewals: Renewals) -> None:
+    def __init__(self, cluster: ServedCluster, clients: Clients, renewals: Renewals) -> None:
         self._cluster = cluster
         self._clients = clients
         self._renewals = renewals

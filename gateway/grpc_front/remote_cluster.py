@@ -25,7 +25,7 @@ from gateway.auth.account_table import User, parse_users
 from gateway.broker.processors.accounts import MASKED_PASSWORD
 from gateway.grpc_front.access import RpcSender
 from gateway.grpc_front.broker_link import BrokerLink, OnRequest
-from gateway.grpc_front.cluster import Cluster, ServedBroker
+from gateway.grpc_front.cluster import ServedBroker, ServedCluster
 from gateway.grpc_front.loading_cache import LOAD_ERRORS, LoadingCache
 from gateway.grpc_front.remote_link import BrokerSession, RemoteBroker, RemoteLink
 from gateway.grpc_front.remote_users import RemoteUsers
@@ -98,7 +98,7 @@ def split_address(address: str) -> Address:
     return host.strip("[]"), port
 
 
-class RemoteCluster(Cluster):
+class RemoteCluster(ServedCluster):
     """The brokers that namesrvs know. ``open_transport`` connects to any of their addresses, with TLS or without.
 
     ``sign`` signs the requests of the front itself. ``accounts`` verify RPCs; with ``asks_for_users`` those of the

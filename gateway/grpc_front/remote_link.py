@@ -78,7 +78,7 @@ class SessionOwner(Protocol):
         """Return a broker's refusal as RPCs know it, and take note of it: the broker may not be the right one."""
 
 
-class PendingAnswer:
+class AwaitedReply:
     """The answer to a request, which somebody waits for, or which comes when nobody does any more."""
 
     __slots__ = ("answer", "arrived", "on_unclaimed")
@@ -115,7 +115,7 @@ class BrokerSession:
         self.on_request: OnRequest | None = None
         """Takes the requests of the broker to the member that this connection stands for; None without a member."""
         self.unclaimed = 0
-        self.polls: set[PendingAnswer] = set()
+        self.polls: set[AwaitedReply] = set()
         """Pops that wait for messages."""
         self._connection: FrameConnection | None = None
         self._opening = trio.Lock()
@@ -251,7 +251,7 @@ class RemoteLink:
         timeout_s: float,
         on_unclaimed: Callable[[Reply], None] | None,
     ) -> Command:
-        session, pending = self.session, PendingAnswer()
+        session, pending = self.session, AwaitedReply()
         waits = ResponseCode.POLLING_TIMEOUT in request.ACCEPT_CODES
         connection.send_command(command, pending.take)
         if waits:
@@ -280,7 +280,7 @@ class RemoteLink:
         self,
         connection: FrameConnection,
         command: Command,
-        pending: PendingAnswer,
+        pending: AwaitedReply,
         request: Request[Reply],
         on_unclaimed: Callable[[Reply], None] | None,
     ) -> None:

@@ -18,7 +18,7 @@ from gateway.auth.access_control import AccessDenied
 from gateway.broker.processors.turns import end_turn
 from gateway.grpc_front.access import RpcSender
 from gateway.grpc_front.clients import Clients
-from gateway.grpc_front.cluster import Cluster
+from gateway.grpc_front.cluster import ServedCluster
 from gateway.grpc_front.receipts import MessageReceipt
 from remoting.connection import Connection
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
@@ -74,7 +74,7 @@ Key = tuple[str, str, str]
 class Renewals:
     """All messages that are renewed, by client, group and the handle that the client knows."""
 
-    def __init__(self, cluster: Cluster, clients: Clients) -> None:
+    def __init__(self, cluster: ServedCluster, clients: Clients) -> None:
         self._cluster = cluster
         self._clients = clients
         self._held: dict[Key, HeldMessage] = {}

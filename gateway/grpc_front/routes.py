@@ -11,7 +11,7 @@ from typing import Final
 from codec.topics import PERM_READ, PERM_WRITE
 from gateway.broker.processors.turns import end_turn
 from gateway.grpc_front import messages
-from gateway.grpc_front.cluster import Cluster, ServedBroker, type_of_topic
+from gateway.grpc_front.cluster import ServedBroker, ServedCluster, type_of_topic
 from gateway.grpc_front.long_work import LongWork
 from gateway.grpc_front.names import check_group, check_topic
 from gateway.grpc_front.rpc import Method, Rpc, unary
@@ -41,7 +41,7 @@ MAX_ENDPOINTS_BYTES: Final = 1024
 class RouteMethods:
     """The RPCs about routes."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ServedCluster) -> None:
         self._cluster = cluster
         self._long_answers = LongWork()
 

@@ -16,7 +16,7 @@ from codec.recall_handle import RecallHandle
 from codec.sysflag import COMPRESSED, TRANSACTION_PREPARED
 from codec.topics import DEFAULT_TOPIC, DLQ_PREFIX, RETRY_PREFIX
 from gateway.grpc_front import messages
-from gateway.grpc_front.cluster import Cluster, ServedBroker, type_of_topic
+from gateway.grpc_front.cluster import ServedBroker, ServedCluster, type_of_topic
 from gateway.grpc_front.conversion import to_ms
 from gateway.grpc_front.names import (
     check_message_type,
@@ -47,7 +47,7 @@ _INCOMPLETE: Final[dict[int, tuple[messages.Code, str]]] = {
 class SendMethods:
     """The RPCs of producers, except those that end transactions."""
 
-    def __init__(self, cluster: Cluster, transactions: OpenTransactions) -> None:
+    def __init__(self, cluster: ServedCluster, transactions: OpenTransactions) -> None:
         self._cluster = cluster
         self._transactions = transactions
 

@@ -11,7 +11,7 @@ from gateway.broker.consumers.group_table import GroupTable
 from gateway.broker.topics.topic_table import TopicTable
 from gateway.grpc_front.access import RpcSender
 from gateway.grpc_front.broker_link import BrokerLink, LocalLink, OnRequest, ServedHandlers
-from gateway.grpc_front.cluster import Cluster, ServedBroker
+from gateway.grpc_front.cluster import ServedBroker, ServedCluster
 from remoting.bodies.groups import SubscriptionGroupConfig
 from remoting.bodies.topics import TopicConfig
 from remoting.connection import Connection
@@ -46,7 +46,7 @@ class LocalBroker:
         return self.find_groups()
 
 
-class LocalCluster(Cluster):
+class LocalCluster(ServedCluster):
     """All brokers of this process, and its namesrv if it has one.
 
     ``answer_waiting`` makes the brokers answer requests that wait for messages.

@@ -14,7 +14,7 @@ import trio
 
 from gateway.broker.topics.name_validation import group_name_error, topic_name_error
 from gateway.grpc_front.clients import Clients
-from gateway.grpc_front.cluster import Cluster
+from gateway.grpc_front.cluster import ServedCluster
 from gateway.grpc_front.framing import GrpcError, GrpcStatus, encode_status_text
 from gateway.grpc_front.http2_connection import Http2Connection, StreamHandler
 from gateway.grpc_front.http2_frames import Headers, encode_headers
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 SERVICE: Final = "/apache.rocketmq.v2.MessagingService/"
 STOP_POLL_S: Final = 0.01
-BuildCluster = Callable[[trio.Nursery], Cluster]
+BuildCluster = Callable[[trio.Nursery], ServedCluster]
 """Returns the brokers that are served; the nursery lives as long as the front."""
 
 
@@ -53,7 +53,7 @@ class GrpcService:
     ) -> None:
         self._max_drain_s = server_limits.max_drain_s
         self._methods: dict[str, Method] = {}
-        self._cluster: Cluster | None = None
+        self._cluster: ServedCluster | None = None
         self._running = RunningRpcs()
         self._counts: dict[str, RpcCounts] = {}
         self.server = RemotingServer(
@@ -147,7 +147,7 @@ class RunningRpcs:
         return replace(method, run=run)
 
 
-def verifying(method: Method, cluster: Cluster) -> Method:
+def verifying(method: Method, cluster: ServedCluster) -> Method:
     """Return a method that verifies the signature of an RPC before anything else is done for it.
 
     So no link to a broker opens for a sender who only claims to be somebody, and no refusal tells what exists.
@@ -166,7 +166,7 @@ def verifying(method: Method, cluster: Cluster) -> Method:
     return replace(method, run=run)
 
 
-def loading(name: str, method: Method, cluster: Cluster) -> Method:
+def loading(name: str, method: Method, cluster: ServedCluster) -> Method:
     """Return a method that first has the topics and the group loaded that its request is about."""
     if method.reads_stream or not cluster.loads_tables:
         return method
@@ -199,7 +199,7 @@ def names_in(name: str, request: Any) -> tuple[list[str], str]:
     return topics, group if group_name_error(group) is None else ""
 
 
-def build_methods(cluster: Cluster) -> dict[str, Method]:
+def build_methods(cluster: ServedCluster) -> dict[str, Method]:
     """Return the RPCs by name, and start what they need in the background."""
     transactions = OpenTransactions()
     clients = Clients(cluster, transactions)

@@ -8,7 +8,7 @@ from typing import Final
 from gateway.auth.access_control import AccessDenied
 from gateway.grpc_front import messages
 from gateway.grpc_front.clients import CONSUMERS, Clients, GrpcClient, topics_of
-from gateway.grpc_front.cluster import Cluster
+from gateway.grpc_front.cluster import ServedCluster
 from gateway.grpc_front.conversion import set_ms
 from gateway.grpc_front.framing import GrpcError, GrpcStatus
 from gateway.grpc_front.names import check_group, check_topic
@@ -32,7 +32,7 @@ _STANDARD_RETRIES_S: Final = (
 class ClientMethods:
     """The RPCs by which a client reports itself."""
 
-    def __init__(self, cluster: Cluster, clients: Clients) -> None:
+    def __init__(self, cluster: ServedCluster, clients: Clients) -> None:
         self._cluster = cluster
         self._clients = clients
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from codec.sysflag import TRANSACTION_COMMIT, TRANSACTION_NONE, TRANSACTION_ROLLBACK
 from gateway.grpc_front import messages
-from gateway.grpc_front.cluster import Cluster
+from gateway.grpc_front.cluster import ServedCluster
 from gateway.grpc_front.names import check_topic
 from gateway.grpc_front.rpc import Method, Rpc, unary
 from gateway.grpc_front.statuses import OK, StatusError
@@ -54,7 +54,7 @@ class OpenTransactions:
 class TransactionMethods:
     """The RPC that ends transactions."""
 
-    def __init__(self, cluster: Cluster, transactions: OpenTransactions) -> None:
+    def __init__(self, cluster: ServedCluster, transactions: OpenTransactions) -> None:
         self._cluster = cluster
         self._transactions = transactions
 

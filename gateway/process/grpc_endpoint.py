@@ -99,7 +99,7 @@ def local_cluster(
 ) -> "BuildCluster":
     """Return what builds the cluster of the brokers of this process, and of its namesrv if it has one."""
     from gateway.grpc_front.broker_link import ServedHandlers
-    from gateway.grpc_front.cluster import Cluster
+    from gateway.grpc_front.cluster import ServedCluster
     from gateway.grpc_front.served_brokers import LocalCluster
 
     services = list(services)
@@ -111,7 +111,7 @@ def local_cluster(
         for service in services:
             service.broker.long_polls.answer_all()
 
-    def build(nursery: trio.Nursery) -> Cluster:
+    def build(nursery: trio.Nursery) -> ServedCluster:
         brokers = [_local_broker(service, adapt) for service in services]
         return LocalCluster(brokers, served, parts.clock, nursery, answer_waiting)
 
@@ -182,13 +182,13 @@ def _remote_cluster(
     asks_for_users: bool = False,
     max_message_bytes: int,
 ) -> "BuildCluster":
-    from gateway.grpc_front.cluster import Cluster
+    from gateway.grpc_front.cluster import ServedCluster
     from gateway.grpc_front.remote_cluster import RemoteCluster, split_address
 
     addresses = [split_address(text.strip()) for text in namesrvs.split(";") if text.strip()]
     accounts = parts.access.accounts_of_grpc_front()
 
-    def build(nursery: trio.Nursery) -> Cluster:
+    def build(nursery: trio.Nursery) -> ServedCluster:
         return RemoteCluster(
             addresses,
             opener,

@@ -33,7 +33,7 @@ from storage.clock import Clock
 from toolkit.settings import SettingsError
 
 if TYPE_CHECKING:
-    from gateway.grpc_front.cluster import Cluster
+    from gateway.grpc_front.cluster import ServedCluster
 
 NO_PORT: Final = -1
 LOOPBACKS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
@@ -79,7 +79,7 @@ class GrpcListener:
         nursery.start_soon(self._service.run, listeners, partial(self._build_cluster, namesrv_ports))
         return _port_of(listeners)
 
-    def _build_cluster(self, namesrv_ports: Sequence[int], nursery: trio.Nursery) -> "Cluster":
+    def _build_cluster(self, namesrv_ports: Sequence[int], nursery: trio.Nursery) -> "ServedCluster":
         from gateway.grpc_front.remote_cluster import RemoteCluster
 
         return RemoteCluster(

@@ -203,13 +203,13 @@ def test_a_store_without_any_entry_is_read_from_its_first_file(awaits_confirmati
     )  # an empty queue, as a power cut leaves
     changed = replace(CONFIG, awaits_confirmation=awaits_confirmation)
     cls = ConfirmedStore if awaits_confirmation else MessageStore
-    store = cls.open(changed, files, FakeClock())
-    assert store.next_queue_offset("a", 0) == 20
+    reopened = cls.open(changed, files, FakeClock())
+    assert reopened.next_queue_offset("a", 0) == 20
     if awaits_confirmation:
-        assert store.readable_until == 0
-        assert isinstance(store, ConfirmedStore)
-        store.dispatch(100)
-    assert store.max_offset("a", 0) == 20
+        assert reopened.readable_until == 0
+        assert isinstance(reopened, ConfirmedStore)
+        reopened.dispatch(100)
+    assert reopened.max_offset("a", 0) == 20
 
 
 def test_a_replica_that_was_elected_opens_its_whole_log() -> None:

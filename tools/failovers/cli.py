@@ -42,7 +42,7 @@ from tools.failovers.traffic import CLIENTS
     type=click.Choice(list(FAULTS_BY_NAME)),
     multiple=True,
     default=tuple(FAULTS_BY_NAME),
-    help="Fault of the rounds; repeatable. Default: all that the cluster can have.",
+    help="ClusterFault of the rounds; repeatable. Default: all that the cluster can have.",
 )
 @click.option("--rounds", type=click.IntRange(1), default=10, show_default=True, help="Rounds of each fault.")
 @click.option(

@@ -73,7 +73,7 @@ CONTROLLER_KINDS: Final = {
 }
 
 
-class GroupMember(Protocol):
+class BrokerMember(Protocol):
     """A broker of the group, on a machine of its own. Its address and its store survive restarts."""
 
     kind: BrokerKind
@@ -265,7 +265,7 @@ def _names_leader(address: str) -> bool:
         return False
 
 
-class Cluster:
+class FailoverCluster:
     """A namesrv, controllers of a kind, and a group of three brokers. The namesrv is official if all the others are."""
 
     def __init__(
@@ -291,7 +291,7 @@ class Cluster:
             "controllerAddr": ";".join(self.controllers.addresses),
             **(settings or {}),
         }
-        self.brokers: list[GroupMember] = []
+        self.brokers: list[BrokerMember] = []
         for broker_kind, machine in zip(group, BROKER_MACHINES, strict=True):
             make = OurGroupMember if broker_kind is OURS else OfficialGroupMember
             broker = make(machine, machines, directory / machine, self.namesrv, lines)
@@ -313,16 +313,16 @@ class Cluster:
             broker.start()
         self.wait_in_sync(2 * START_S)
 
-    def master(self) -> GroupMember:
+    def master(self) -> BrokerMember:
         """Return the broker that the controller names as master. Raises AssertionError if there is none."""
 
-        def find_master() -> GroupMember | None:
+        def find_master() -> BrokerMember | None:
             address = self.controllers.replicas().master_address
             return next((broker for broker in self.brokers if broker.address == address), None)
 
         return eventually(find_master, START_S)
 
-    def slaves(self) -> list[GroupMember]:
+    def slaves(self) -> list[BrokerMember]:
         master = self.master()
         return [broker for broker in self.brokers if broker is not master]
 

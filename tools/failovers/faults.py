@@ -7,16 +7,16 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
-from tools.failovers.cluster import Cluster, GroupMember, send_signal
+from tools.failovers.cluster import BrokerMember, FailoverCluster, send_signal
 
-Inject = Callable[[Cluster, GroupMember, ExitStack], None]
+Inject = Callable[[FailoverCluster, BrokerMember, ExitStack], None]
 """Makes the fault happen to the cluster and its master; what ends it goes onto the stack."""
 RESTART_S: Final = 2.0
 """Time after which a part is started again without which nobody can be elected."""
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class ClusterFault:
     """A fault. One that `replaces_master` lasts until another broker accepts messages, others for `hold_s`.
 
     `is_master_alive`: the former master goes on, or wakes up, after another one was elected.
@@ -31,7 +31,7 @@ class Fault:
     needs_etcd: bool = False
     needs_controllers: int = 1
 
-    def is_possible(self, cluster: Cluster) -> bool:
+    def is_possible(self, cluster: FailoverCluster) -> bool:
         """Tell whether a cluster has what the fault happens to."""
         controllers = cluster.controllers
         return (
@@ -41,68 +41,68 @@ class Fault:
         )
 
 
-def _kill_master(_cluster: Cluster, master: GroupMember, end: ExitStack) -> None:
+def _kill_master(_cluster: FailoverCluster, master: BrokerMember, end: ExitStack) -> None:
     master.kill()
     end.callback(master.start)
 
 
-def _stop_master(_cluster: Cluster, master: GroupMember, end: ExitStack) -> None:
+def _stop_master(_cluster: FailoverCluster, master: BrokerMember, end: ExitStack) -> None:
     pids = master.pids()
     send_signal(pids, signal.SIGSTOP)
     end.callback(send_signal, pids, signal.SIGCONT)
 
 
-def _cut(cluster: Cluster, machine: str, others: Sequence[str], end: ExitStack) -> None:
+def _cut(cluster: FailoverCluster, machine: str, others: Sequence[str], end: ExitStack) -> None:
     end.callback(cluster.join, machine, others)
     cluster.cut_off(machine, others)
 
 
-def _cut_master_off(cluster: Cluster, master: GroupMember, end: ExitStack) -> None:
+def _cut_master_off(cluster: FailoverCluster, master: BrokerMember, end: ExitStack) -> None:
     _cut(cluster, master.machine, cluster.machine_names, end)
 
 
-def _cut_master_from_controllers(cluster: Cluster, master: GroupMember, end: ExitStack) -> None:
+def _cut_master_from_controllers(cluster: FailoverCluster, master: BrokerMember, end: ExitStack) -> None:
     _cut(cluster, master.machine, cluster.controllers.machines, end)
 
 
-def _kill_replica(cluster: Cluster, _master: GroupMember, end: ExitStack) -> None:
+def _kill_replica(cluster: FailoverCluster, _master: BrokerMember, end: ExitStack) -> None:
     replica = cluster.slaves()[0]
     replica.kill()
     end.callback(replica.start)
 
 
-def _stop_replica(cluster: Cluster, _master: GroupMember, end: ExitStack) -> None:
+def _stop_replica(cluster: FailoverCluster, _master: BrokerMember, end: ExitStack) -> None:
     _stop_master(cluster, cluster.slaves()[0], end)
 
 
-def _cut_replica_off(cluster: Cluster, _master: GroupMember, end: ExitStack) -> None:
+def _cut_replica_off(cluster: FailoverCluster, _master: BrokerMember, end: ExitStack) -> None:
     _cut(cluster, cluster.slaves()[0].machine, cluster.machine_names, end)
 
 
-def _kill_replicas(cluster: Cluster, _master: GroupMember, end: ExitStack) -> None:
+def _kill_replicas(cluster: FailoverCluster, _master: BrokerMember, end: ExitStack) -> None:
     for replica in cluster.slaves():
         replica.kill()
         end.callback(replica.start)
 
 
-def _kill_controller(cluster: Cluster, _master: GroupMember, end: ExitStack) -> None:
+def _kill_controller(cluster: FailoverCluster, _master: BrokerMember, end: ExitStack) -> None:
     index = cluster.controllers.leader()
     cluster.controllers.kill(index)
     end.callback(cluster.controllers.start, index)
 
 
-def _stop_controller(cluster: Cluster, _master: GroupMember, end: ExitStack) -> None:
+def _stop_controller(cluster: FailoverCluster, _master: BrokerMember, end: ExitStack) -> None:
     index = cluster.controllers.leader()
     cluster.controllers.suspend(index)
     end.callback(cluster.controllers.resume, index)
 
 
-def _cut_controller_off(cluster: Cluster, _master: GroupMember, end: ExitStack) -> None:
+def _cut_controller_off(cluster: FailoverCluster, _master: BrokerMember, end: ExitStack) -> None:
     machine = cluster.controllers.machines[cluster.controllers.leader()]
     _cut(cluster, machine, cluster.machine_names, end)
 
 
-def _kill_master_and_controller(cluster: Cluster, master: GroupMember, end: ExitStack) -> None:
+def _kill_master_and_controller(cluster: FailoverCluster, master: BrokerMember, end: ExitStack) -> None:
     controllers = cluster.controllers
     index = controllers.leader()
     controllers.kill(index)
@@ -115,18 +115,18 @@ def _kill_master_and_controller(cluster: Cluster, master: GroupMember, end: Exit
         end.callback(controllers.start, index)
 
 
-def _stop_master_and_controller(cluster: Cluster, master: GroupMember, end: ExitStack) -> None:
+def _stop_master_and_controller(cluster: FailoverCluster, master: BrokerMember, end: ExitStack) -> None:
     _stop_controller(cluster, master, end)
     _stop_master(cluster, master, end)
 
 
-def _kill_all_brokers(cluster: Cluster, _master: GroupMember, end: ExitStack) -> None:
+def _kill_all_brokers(cluster: FailoverCluster, _master: BrokerMember, end: ExitStack) -> None:
     for broker in cluster.brokers:
         broker.kill()
         end.callback(broker.start)
 
 
-def _kill_etcd_leader(cluster: Cluster, _master: GroupMember, end: ExitStack) -> None:
+def _kill_etcd_leader(cluster: FailoverCluster, _master: BrokerMember, end: ExitStack) -> None:
     etcd = cluster.controllers.etcd
     assert etcd is not None
     index = etcd.leader() or 0
@@ -134,7 +134,7 @@ def _kill_etcd_leader(cluster: Cluster, _master: GroupMember, end: ExitStack) ->
     end.callback(etcd.start, index)
 
 
-def _stop_etcd_leader(cluster: Cluster, _master: GroupMember, end: ExitStack) -> None:
+def _stop_etcd_leader(cluster: FailoverCluster, _master: BrokerMember, end: ExitStack) -> None:
     etcd = cluster.controllers.etcd
     assert etcd is not None
     index = etcd.leader() or 0
@@ -142,12 +142,12 @@ def _stop_etcd_leader(cluster: Cluster, _master: GroupMember, end: ExitStack) ->
     end.callback(etcd.resume, index)
 
 
-def _kill_master_and_etcd_leader(cluster: Cluster, master: GroupMember, end: ExitStack) -> None:
+def _kill_master_and_etcd_leader(cluster: FailoverCluster, master: BrokerMember, end: ExitStack) -> None:
     _kill_etcd_leader(cluster, master, end)
     _kill_master(cluster, master, end)
 
 
-def _stop_etcd_majority(cluster: Cluster, _master: GroupMember, end: ExitStack) -> None:
+def _stop_etcd_majority(cluster: FailoverCluster, _master: BrokerMember, end: ExitStack) -> None:
     etcd = cluster.controllers.etcd
     assert etcd is not None
     for index in range(2):
@@ -156,40 +156,44 @@ def _stop_etcd_majority(cluster: Cluster, _master: GroupMember, end: ExitStack) 
 
 
 FAULTS: Final = (
-    Fault("master killed", _kill_master, replaces_master=True),
-    Fault("master stopped", _stop_master, replaces_master=True, is_master_alive=True),
-    Fault("master cut off", _cut_master_off, replaces_master=True, is_master_alive=True, needs_network=True),
-    Fault(
+    ClusterFault("master killed", _kill_master, replaces_master=True),
+    ClusterFault("master stopped", _stop_master, replaces_master=True, is_master_alive=True),
+    ClusterFault(
+        "master cut off", _cut_master_off, replaces_master=True, is_master_alive=True, needs_network=True
+    ),
+    ClusterFault(
         "master cut from controllers",
         _cut_master_from_controllers,
         replaces_master=True,
         is_master_alive=True,
         needs_network=True,
     ),
-    Fault("master and controller killed", _kill_master_and_controller, replaces_master=True),
-    Fault(
+    ClusterFault("master and controller killed", _kill_master_and_controller, replaces_master=True),
+    ClusterFault(
         "master and controller stopped",
         _stop_master_and_controller,
         replaces_master=True,
         is_master_alive=True,
         needs_controllers=3,
     ),
-    Fault(
+    ClusterFault(
         "master and etcd's leader killed",
         _kill_master_and_etcd_leader,
         replaces_master=True,
         needs_etcd=True,
     ),
-    Fault("controller killed", _kill_controller, hold_s=4.0),
-    Fault("controller stopped", _stop_controller, hold_s=8.0),
-    Fault("controller cut off", _cut_controller_off, hold_s=15.0, needs_network=True, needs_controllers=3),
-    Fault("etcd's leader killed", _kill_etcd_leader, hold_s=5.0, needs_etcd=True),
-    Fault("etcd's leader stopped", _stop_etcd_leader, hold_s=12.0, needs_etcd=True),
-    Fault("etcd without majority", _stop_etcd_majority, hold_s=20.0, needs_etcd=True),
-    Fault("replica killed", _kill_replica, hold_s=20.0),
-    Fault("replica stopped", _stop_replica, hold_s=20.0),
-    Fault("replica cut off", _cut_replica_off, hold_s=20.0, needs_network=True),
-    Fault("both replicas killed", _kill_replicas, hold_s=25.0),
-    Fault("all brokers killed", _kill_all_brokers, hold_s=0.5),
+    ClusterFault("controller killed", _kill_controller, hold_s=4.0),
+    ClusterFault("controller stopped", _stop_controller, hold_s=8.0),
+    ClusterFault(
+        "controller cut off", _cut_controller_off, hold_s=15.0, needs_network=True, needs_controllers=3
+    ),
+    ClusterFault("etcd's leader killed", _kill_etcd_leader, hold_s=5.0, needs_etcd=True),
+    ClusterFault("etcd's leader stopped", _stop_etcd_leader, hold_s=12.0, needs_etcd=True),
+    ClusterFault("etcd without majority", _stop_etcd_majority, hold_s=20.0, needs_etcd=True),
+    ClusterFault("replica killed", _kill_replica, hold_s=20.0),
+    ClusterFault("replica stopped", _stop_replica, hold_s=20.0),
+    ClusterFault("replica cut off", _cut_replica_off, hold_s=20.0, needs_network=True),
+    ClusterFault("both replicas killed", _kill_replicas, hold_s=25.0),
+    ClusterFault("all brokers killed", _kill_all_brokers, hold_s=0.5),
 )
 FAULTS_BY_NAME: Final = {fault.name: fault for fault in FAULTS}

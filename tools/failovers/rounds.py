@@ -11,11 +11,11 @@ from typing import Final
 from codec.errors import MessageFormatError
 from compat_tests.clients.command_driver import StockClientError
 from compat_tests.server import eventually
-from tools.failovers.cluster import BROKER_GROUPS, BROKER_MACHINES, CONTROLLER_KINDS, Cluster
-from tools.failovers.faults import FAULTS_BY_NAME, Fault
+from tools.failovers.cluster import BROKER_GROUPS, BROKER_MACHINES, CONTROLLER_KINDS, FailoverCluster
+from tools.failovers.faults import FAULTS_BY_NAME, ClusterFault
 from tools.failovers.network import Machines, open_machines
 from tools.failovers.timeline import ANY, count_master_changes, first_accept_s, longest_pause_s
-from tools.failovers.traffic import Traffic
+from tools.failovers.traffic import ClientTraffic
 from tools.pairings.members import FAILURES, OFFICIAL, read_topic
 
 log = logging.getLogger(__name__)
@@ -82,16 +82,16 @@ class Rounds:
         kind = CONTROLLER_KINDS[controllers]
         machines: Machines = open_machines(BROKER_MACHINES + kind.machines)
         stack.enter_context(machines)
-        self.cluster = Cluster(BROKER_GROUPS[brokers], kind, machines, directory, stack, settings)
+        self.cluster = FailoverCluster(BROKER_GROUPS[brokers], kind, machines, directory, stack, settings)
         self.cluster.start()
-        self.traffic = Traffic(self.cluster, tuple(clients), stack)
+        self.traffic = ClientTraffic(self.cluster, tuple(clients), stack)
         self._first_epoch = self._epoch()
         self._counts: dict[str, int] = {}
 
     def _epoch(self) -> int:
         return int(eventually(lambda: self.cluster.controllers.replicas().master_epoch, 60))
 
-    def run(self, fault: Fault) -> RoundResult:
+    def run(self, fault: ClusterFault) -> RoundResult:
         """Let a fault happen, end it, wait until all brokers are in sync, and judge what clients saw."""
         result = RoundResult(self._brokers, self._controllers, fault.name)
         epoch = self._epoch()
@@ -108,7 +108,7 @@ class Rounds:
             result.problems.append(f"cannot be read: {trouble}")
         return result
 
-    def _disturb(self, fault: Fault, result: RoundResult) -> None:
+    def _disturb(self, fault: ClusterFault, result: RoundResult) -> None:
         history, master = self.traffic.history, self.cluster.master()
         result.master = master.kind.name
         time.sleep(SETTLE_S)
@@ -176,7 +176,7 @@ class Rounds:
 
 
 def run_rounds(
-    rounds: Rounds, faults: Sequence[Fault], count: int, deadline_s: float
+    rounds: Rounds, faults: Sequence[ClusterFault], count: int, deadline_s: float
 ) -> Iterator[RoundResult]:
     """Yield the results of ``count`` rounds of each fault that the cluster can have, until a cluster is stuck.
 

@@ -16,7 +16,7 @@ from compat_tests.clients.typed import connect, create_group, has_route, send_re
 from compat_tests.endpoints.proxy import OfficialProxy
 from compat_tests.server import eventually
 from remoting.blocking import BlockingClient
-from tools.failovers.cluster import Cluster
+from tools.failovers.cluster import FailoverCluster
 from tools.failovers.readers import BrokerReader, ReadMessages
 from tools.failovers.timeline import Timeline
 from tools.pairings.load import (
@@ -75,10 +75,10 @@ class DirectSender:
                 connection.close()
 
 
-class Traffic:
+class ClientTraffic:
     """All clients of a cluster that has a master; senders run in blocks of `load.running()`."""
 
-    def __init__(self, cluster: Cluster, clients: tuple[str, ...], stack: ExitStack) -> None:
+    def __init__(self, cluster: FailoverCluster, clients: tuple[str, ...], stack: ExitStack) -> None:
         self.history, self.load, self.messages = Timeline(), SenderLoad(), ReadMessages()
         self._cluster, self._stack = cluster, stack
         self._consumers: dict[str, JavaPushConsumer] = {}

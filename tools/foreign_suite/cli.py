@@ -20,8 +20,8 @@ from compat_tests.endpoints.proxy import OfficialProxy
 from compat_tests.server import eventually
 from remoting.requests.namesrv import GetBrokerClusterInfo
 from tools.foreign_suite.suite import (
-    Outcome,
-    Result,
+    CaseOutcome,
+    CaseResult,
     SuiteFailed,
     compile_suite,
     fetch_jars,
@@ -50,20 +50,22 @@ def await_broker(namesrv: str) -> None:
         eventually(lambda: client.ask(GetBrokerClusterInfo()).data.broker_addr_table, ROUTE_TIMEOUT_S)
 
 
-def show_differences(outcomes: Mapping[str, Mapping[str, Outcome]]) -> int:
+def show_differences(outcomes: Mapping[str, Mapping[str, CaseOutcome]]) -> int:
     """Print every test that does not pass everywhere; return how many fail at ours, and officially not."""
     ours_only = 0
     names = sorted({name for of_side in outcomes.values() for name in of_side})
     for name in names:
-        ends = {side: of_side.get(name, Outcome(Result.SKIPPED)) for side, of_side in outcomes.items()}
-        if all(end.result is Result.PASSED for end in ends.values()):
+        ends = {
+            side: of_side.get(name, CaseOutcome(CaseResult.SKIPPED)) for side, of_side in outcomes.items()
+        }
+        if all(end.result is CaseResult.PASSED for end in ends.values()):
             continue
         click.echo(f"{name}: " + ", ".join(f"{side} {end.result.value}" for side, end in ends.items()))
         for side, end in ends.items():
             if end.reason:
                 click.echo(f"    {side}: {end.reason[:300]}")
-        failed_officially = OFFICIAL in ends and ends[OFFICIAL].result is not Result.PASSED
-        ours_only += ends[OURS].result is Result.FAILED and not failed_officially
+        failed_officially = OFFICIAL in ends and ends[OFFICIAL].result is not CaseResult.PASSED
+        ours_only += ends[OURS].result is CaseResult.FAILED and not failed_officially
     return ours_only
 
 
@@ -86,7 +88,7 @@ def show_differences(outcomes: Mapping[str, Mapping[str, Outcome]]) -> int:
 def main(checkout: Path | None, sides: tuple[str, ...], pattern: str, output: Path | None) -> None:
     """Run the gRPC tests of apache/rocketmq-e2e against servers that it starts, and compare the results."""
     exit_on_sigterm()
-    outcomes: dict[str, dict[str, Outcome]] = {}
+    outcomes: dict[str, dict[str, CaseOutcome]] = {}
     with ExitStack() as files:
         folder = output or Path(files.enter_context(tempfile.TemporaryDirectory(prefix="foreign-suite-")))
         try:
@@ -112,6 +114,6 @@ def main(checkout: Path | None, sides: tuple[str, ...], pattern: str, output: Pa
     ours_only = show_differences(outcomes) if OURS in outcomes else 0
     for side, of_side in outcomes.items():
         counts = Counter(end.result for end in of_side.values())
-        click.echo(f"{side}: " + ", ".join(f"{counts[result]} {result.value}" for result in Result))
+        click.echo(f"{side}: " + ", ".join(f"{counts[result]} {result.value}" for result in CaseResult))
     if ours_only:
         raise click.ClickException(f"{ours_only} tests fail at our server alone")

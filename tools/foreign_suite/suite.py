@@ -27,7 +27,7 @@ OPENED: Final = ("java.lang", "java.net", "java.nio", "sun.net", "sun.nio.ch")
 """Packages of the JDK that libraries of the suite open by reflection."""
 
 
-class Result(Enum):
+class CaseResult(Enum):
     """The end of one test."""
 
     PASSED = "passed"
@@ -36,10 +36,10 @@ class Result(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CaseOutcome:
     """The end of one test, and the first line of its failure."""
 
-    result: Result
+    result: CaseResult
     reason: str = ""
 
 
@@ -102,7 +102,7 @@ def compile_suite(tests: Path, jars: Path, classes: Path) -> None:
 
 def run_suite(
     tests: Path, jars: Path, classes: Path, folder: Path, *, namesrv: str, grpc: str, pattern: str
-) -> dict[str, Outcome]:
+) -> dict[str, CaseOutcome]:
     """Run the tests of classes whose name fits a pattern against one server; return their outcomes by name."""
     reports = folder / "reports"
     # The suite reads its configuration from its own folder, below the working directory.
@@ -135,19 +135,19 @@ def run_suite(
     return read_report(report)
 
 
-def read_report(report: Path) -> dict[str, Outcome]:
+def read_report(report: Path) -> dict[str, CaseOutcome]:
     """Return the outcomes in a report of JUnit, by class and method; parameters of a test are a part of its name."""
-    outcomes: dict[str, Outcome] = {}
+    outcomes: dict[str, CaseOutcome] = {}
     for case in ET.parse(report).iter("testcase"):
         name = f"{case.get('classname', '').rpartition('.')[2]}.{case.get('name', '').replace('()', '')}"
         failure = next((case.find(tag) for tag in ("failure", "error") if case.find(tag) is not None), None)
         if failure is not None:
             text = failure.get("message") or failure.text or ""
-            outcomes[name] = Outcome(Result.FAILED, text.strip().partition("\n")[0])
+            outcomes[name] = CaseOutcome(CaseResult.FAILED, text.strip().partition("\n")[0])
         elif case.find("skipped") is not None:
-            outcomes[name] = Outcome(Result.SKIPPED)
+            outcomes[name] = CaseOutcome(CaseResult.SKIPPED)
         else:
-            outcomes[name] = Outcome(Result.PASSED)
+            outcomes[name] = CaseOutcome(CaseResult.PASSED)
     return outcomes
 
 

@@ -100,7 +100,7 @@ class Replication:
 
     @property
     def end_batch(self) -> Callable[[], None]:
-        """What is to be called after each batch of requests: it sends what they have stored."""
+        """Called after each batch of requests: sends what they have stored."""
         confirmation, wake = self.confirmation, self.server.wake
         if confirmation is None:
             return wake

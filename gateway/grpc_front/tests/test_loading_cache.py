@@ -1,4 +1,4 @@
-"""What other servers know, kept and refreshed, on virtual time."""
+"""Answers of other servers, kept and refreshed, on virtual time."""
 
 import pytest
 import trio

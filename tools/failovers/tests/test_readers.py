@@ -1,4 +1,4 @@
-"""What readers saw stays where it was."""
+"""Messages that readers saw stay where they were."""
 
 from tools.failovers.readers import ReadMessages
 

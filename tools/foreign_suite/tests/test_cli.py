@@ -3,9 +3,9 @@
 import pytest
 
 from tools.foreign_suite.cli import OFFICIAL, OURS, show_differences
-from tools.foreign_suite.suite import Outcome, Result
+from tools.foreign_suite.suite import CaseOutcome, CaseResult
 
-PASSED, FAILED = Outcome(Result.PASSED), Outcome(Result.FAILED, "why it failed")
+PASSED, FAILED = CaseOutcome(CaseResult.PASSED), CaseOutcome(CaseResult.FAILED, "why it failed")
 
 
 @pytest.mark.parametrize(

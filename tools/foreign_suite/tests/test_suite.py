@@ -1,6 +1,6 @@
 """Reading the suite's reports."""
 
-from tools.foreign_suite.suite import Outcome, Result, read_report
+from tools.foreign_suite.suite import CaseOutcome, CaseResult, read_report
 
 REPORT = """<?xml version="1.0" encoding="UTF-8"?>
 <testsuite name="JUnit Jupiter" tests="4">
@@ -19,8 +19,8 @@ def test_a_report_has_an_outcome_for_each_test(tmp_path):
     path = tmp_path / "report.xml"
     path.write_text(REPORT)
     assert read_report(path) == {
-        "NormalTest.testSend": Outcome(Result.PASSED),
-        "NormalTest.testSize": Outcome(Result.FAILED, "expected: 1"),
-        "AckTest.testAck": Outcome(Result.FAILED, "no message"),
-        "AckTest.testOld": Outcome(Result.SKIPPED),
+        "NormalTest.testSend": CaseOutcome(CaseResult.PASSED),
+        "NormalTest.testSize": CaseOutcome(CaseResult.FAILED, "expected: 1"),
+        "AckTest.testAck": CaseOutcome(CaseResult.FAILED, "no message"),
+        "AckTest.testOld": CaseOutcome(CaseResult.SKIPPED),
     }

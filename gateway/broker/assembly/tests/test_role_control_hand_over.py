@@ -145,10 +145,10 @@ async def test_a_take_over_applies_progress_that_waits_for_the_queues(cluster, m
     both = await pair(cluster, ASYNC_MASTER)
     dispatch, has_room = ReplicaLog.dispatch, False
 
-    def dispatch_with_room(log, limit):
+    def dispatch_with_room(log, limit, end=None):
         if not has_room:
             raise StoreFull("no room")
-        return dispatch(log, limit)
+        return dispatch(log, limit, end)
 
     monkeypatch.setattr(ReplicaLog, "dispatch", dispatch_with_room)
     await both.client.ask(message())

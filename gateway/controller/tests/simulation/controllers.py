@@ -34,7 +34,7 @@ class Unanswered(Exception):
 
 
 class World(Protocol):
-    """What controllers and brokers share."""
+    """The parts of the world that controllers and brokers share."""
 
     network: Network
     etcd: SimEtcd

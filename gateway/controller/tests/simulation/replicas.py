@@ -56,7 +56,7 @@ OUTDATED: Final = (
 
 
 class ReplicaWorld(World, Protocol):
-    """What brokers share besides."""
+    """The further parts that brokers share."""
 
     laws: Laws
     replicas: "list[SimReplica]"
@@ -68,7 +68,7 @@ class Refused(Exception):
 
 @dataclass(slots=True)
 class Disk:
-    """What a broker has on its disk. ``application`` is the id that it applies for, and its check code."""
+    """The contents of a broker's disk. ``application`` is the id that it applies for, and its check code."""
 
     name: str
     broker_id: int | None = None
