@@ -374,6 +374,7 @@ async def test_a_refusal_of_a_former_master_has_the_route_read_again(cluster):
         raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, "a slave")
 
     front.broker_handlers[SendMessageV2.code] = refuse
+    front.native_sends.take = None  # C asks no handler.
     for _ in range(20):
         assert (await send(client, message())).status.code == m.INTERNAL_SERVER_ERROR
         await trio.sleep(0.1)

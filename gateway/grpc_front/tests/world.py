@@ -194,6 +194,7 @@ class Front:
         self.service = service
         self.broker = broker.broker
         self.broker_handlers = broker.service.handlers
+        self.native_sends = broker.service.native_sends
         self.namesrv = namesrv
 
     def client(self, client_id: str = "client-1", **metadata: str) -> Client:
