@@ -255,6 +255,9 @@ class ReplicasManager:
         term = _term_of(await self._register_address())
         is_own = term is not None and term.master_id == self._broker_id
         if term is not None and is_own and term.epoch > self.role.master_epoch:
+            # An earlier attempt may have begun to send them, and failed after the controller had elected this broker:
+            # its own heartbeats would keep that master alive for good.
+            self._sends_heartbeats = False
             return None
         self._sends_heartbeats = True
         await self._wait_for_heartbeat()

@@ -4,11 +4,13 @@ import pytest
 import trio
 
 from codec.constants import ResponseCode
+from gateway.broker.replication.controller_links import ANSWER_TIMEOUT_S, ControllerLinks
 from gateway.config.replication import SYNC_MASTER, Role
 from gateway.tests.cluster import NAMESRV, bodies, message, pull, simulated
 from gateway.tests.controlled import CONTROLLER, NAME, controlled
 from remoting.bodies.ha import SyncStateSet
-from remoting.errors import RequestError
+from remoting.errors import RemotingTimeout, RequestError
+from remoting.requests.controller import ControllerElectMaster
 from remoting.requests.ha import NotifyBrokerRoleChanged
 from remoting.requests.namesrv import BrokerHeartbeat
 from remoting.requests.roles import ChangeBrokerRole
@@ -193,6 +195,26 @@ async def test_a_broker_that_the_controller_takes_for_its_living_master_waits_un
     await wait_for(lambda: back.broker.config.role is Role.MASTER)
     await send(cluster, back, b"after it")
     assert bodies(await cluster.dial(back.address).ask(pull())) == [b"of epoch 1", b"after it"]
+
+
+@simulated
+async def test_a_broker_whose_first_election_is_not_answered_becomes_master_later(cluster, monkeypatch):
+    ask_leader, elections = ControllerLinks.ask_leader, []
+
+    async def lose_the_first_election(links, request, timeout_s=ANSWER_TIMEOUT_S):
+        answer = await ask_leader(links, request, timeout_s)
+        if isinstance(request, ControllerElectMaster):
+            elections.append(answer.master_epoch)
+            if len(elections) == 1:
+                raise RemotingTimeout("the answer is lost")
+        return answer
+
+    monkeypatch.setattr(ControllerLinks, "ask_leader", lose_the_first_election)
+    _, (broker,) = await controlled(cluster, brokers=1)
+    assert elections == [1]
+    await wait_for(lambda: broker.broker.config.role is Role.MASTER)
+    assert len(elections) == 2
+    await send(cluster, broker, b"hello")
 
 
 @simulated
