@@ -113,6 +113,9 @@ class BrokerBuilder:
         self._links = links
         self._ha_access = ha_access
         self._has_lost_power = False
+        # True after a crash until delayed messages are delivered. A broker that a controller has yet to give its role
+        # opens its store as a slave does and closes it cleanly, before it leads.
+        self._has_crashed = False
 
     def build(self, config: BrokerConfig) -> Broker:
         """Open the store, recovering it if needed, and connect the parts. Raises OSError, CorruptionError."""
@@ -147,6 +150,7 @@ class BrokerBuilder:
         return store_class.open(store_config, self.files, self._clock)
 
     def _connect(self, config: BrokerConfig, store: MessageStore) -> Broker:
+        self._has_crashed |= store.crashed
         table_file = partial(self._table_file, store)
         epochs = self._open_epochs(config, store)
         rule = _in_sync_rule(config, store, epochs)
@@ -171,12 +175,14 @@ class BrokerBuilder:
                 table_file,
                 self._process_values,
                 self._reactor.seconds_since_readable if self._reactor else lambda: 0.0,
+                has_crashed=self._has_crashed,
             )
         except BaseException:
             services.group_commit.close()
             raise
         if config.controlled is not None and config.role is Role.MASTER:
             broker.topics.begin_epoch(config.controlled.master_epoch)
+        self._has_crashed &= config.is_undecided or broker.delay_service.awaits_confirmation
         replication.confirmation = confirmation
         if confirmation is not None:
             _watch_confirmation(broker, confirmation)
@@ -290,6 +296,8 @@ def _connect_parts(
     table_file: Callable[[str], ConfigFile],
     process_values: Mapping[str, str],
     waited_s: Callable[[], float],
+    *,
+    has_crashed: bool,
 ) -> Broker:
     """Build the parts of a broker on its store, each from those it uses."""
     clock = store.clock
@@ -310,7 +318,12 @@ def _connect_parts(
         tables.offsets.restart_groups({REVIVE_GROUP: -1, TRANS_GROUP: 0})
     timer_delivery = _timer_delivery(config, services, table_file("timermetrics"), takeover)
     delay_service = _delay_service(
-        config, table_file("delayOffset.json"), services, timer_delivery, takes_over=takes_over
+        config,
+        table_file("delayOffset.json"),
+        services,
+        timer_delivery,
+        takes_over=takes_over,
+        has_crashed=has_crashed,
     )
     if was_cut:
         # Until all is saved: a process that is killed before then has to do it again.
@@ -555,6 +568,7 @@ def _delay_service(
     timers: TimerDelivery | None,
     *,
     takes_over: bool,
+    has_crashed: bool,
 ) -> DelayService:
     store = services.store
     if timers is not None:
@@ -574,6 +588,7 @@ def _delay_service(
         timers=scheduler,
         follows_master=config.role is Role.SLAVE,
         takes_over=takes_over,
+        has_crashed=has_crashed,
     )
 
 

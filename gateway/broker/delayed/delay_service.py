@@ -5,7 +5,9 @@ The task in `assembly/service.py` sleeps until `next_due_ms`, or until the `earl
 
 After a crash some messages have been delivered already, because a level's progress is saved every few seconds only.
 `DeliveredCopies` finds them, so that they are not delivered twice: a delivered message stands at the end of its real
-queue as it was sent, stored after its time. It works on the store of any broker, ours or an official one.
+queue as it was sent, stored after its time. It works on the store of any broker, ours or an official one. Where
+messages are readable once they are confirmed, such copies may be unreadable after a restart: then nothing is delivered
+until all that was stored before is confirmed.
 """
 
 import logging
@@ -54,6 +56,8 @@ Source: BrokerConfig.delayOffsetUpdateVersionStep.
 """
 MAX_DELIVERIES_PER_LEVEL: Final = 64
 """Largest number of messages delivered per level and call, so that other tasks get their turn."""
+UNCONFIRMED_PAUSE_MS: Final = 100
+"""Interval at which deliveries are tried that wait until the messages from before a crash are confirmed."""
 REFUSED_PAUSE_MS: Final = 100
 """Pause of a level after the store refused a delivery. Source: ScheduleMessageService, 5.4.0."""
 DAMAGE_PAUSE_MS: Final = 10_000
@@ -145,10 +149,13 @@ class DelayService(ChangingTable):
         *,
         follows_master: bool = False,
         takes_over: bool = False,
+        has_crashed: bool = False,
     ) -> None:
         super().__init__(file)
         self._follows_master = follows_master
         self._takes_over = takes_over
+        self._may_repeat = store.crashed or self._takes_over or has_crashed
+        self._opened_end = store.max_physical_offset
         self._clock = clock
         self._store = store
         self._appender = appender
@@ -210,6 +217,9 @@ class DelayService(ChangingTable):
 
     def deliver_due(self, now_ms: int) -> int:
         """Deliver due messages, a limited number per level, and return their number."""
+        if self._may_repeat and not self._try_to_skip_delivered():
+            self._due = dict.fromkeys(self._due, now_ms + UNCONFIRMED_PAUSE_MS)
+            return 0
         due_levels = [
             # Include levels whose due time is later than any message's can be: the clock was set back since.
             level
@@ -252,6 +262,8 @@ class DelayService(ChangingTable):
             message = self._damaged.decode_one(RecordKind.DELAYED_MESSAGE, SCHEDULE_TOPIC, result.chunks)
             if message is not None:
                 return message
+            if result.max_offset <= offset <= self._store.next_queue_offset(SCHEDULE_TOPIC, level - 1):
+                return None  # `note_readable` comes with the next message; those up to here may be unconfirmed again
             if (
                 not result.min_offset <= result.next_offset <= result.max_offset
                 or result.next_offset == offset
@@ -336,8 +348,8 @@ class DelayService(ChangingTable):
                 self._dirty = True
             if right < high and not self._follows_master:
                 self._due[level] = 0
-        if self._store.crashed or self._takes_over:
-            self._skip_delivered()
+        if self._may_repeat:
+            self._try_to_skip_delivered()
         with suppress(StoreFull, OSError):
             self.persist()
 
@@ -354,6 +366,19 @@ class DelayService(ChangingTable):
         )
         start_ms = last_ms - CUT_MARGIN_MS - self._delays[queue_id]
         return self._store.offset_by_time(SCHEDULE_TOPIC, queue_id, start_ms)
+
+    @property
+    def awaits_confirmation(self) -> bool:
+        """True after a crash until all messages stored before it are readable, and nothing is delivered twice."""
+        return self._may_repeat
+
+    def _try_to_skip_delivered(self) -> bool:
+        """Skip what was delivered, if all that was stored before the start is readable; return False otherwise."""
+        if self._store.readable_until < self._opened_end:
+            return False
+        self._skip_delivered()
+        self._may_repeat = False
+        return True
 
     def _skip_delivered(self) -> None:
         """Skip messages that were delivered after the offsets were last saved.

@@ -15,6 +15,7 @@ from gateway.tests.broker_fakes import FakeClock, memory_config_file
 from remoting.errors import RequestError
 from storage.append import NewMessage
 from storage.config import StoreConfig
+from storage.confirmed_store import ConfirmedStore
 from storage.delay_levels import parse_levels
 from storage.errors import CorruptionError, StoreFull
 from storage.files import MemoryFiles
@@ -36,11 +37,12 @@ class Earlier:
 class World:
     """A store, a message writer and a delay service over memory files."""
 
-    def __init__(self, levels="1s 5s 10s"):
+    def __init__(self, levels="1s 5s 10s", store_class=MessageStore):
         self.files = MemoryFiles()
         self.clock = FakeClock()
         self.levels = levels
-        self.store = MessageStore.open(StoreConfig(root="/store", **SMALL), self.files, self.clock)
+        config = StoreConfig(root="/store", awaits_confirmation=store_class is ConfirmedStore, **SMALL)
+        self.store = store_class.open(config, self.files, self.clock)
         self.start()
 
     def start(self):
@@ -403,6 +405,28 @@ def test_delayed_messages_that_cannot_be_used_stop_no_others(world):
     assert [message.body for message in world.read()] == [b"before", b"behind"]
     assert world.damaged.count(RecordKind.DELAYED_MESSAGE) == len(UNUSABLE) + 1
     assert world.delay.next_due_ms() is None
+
+
+@pytest.mark.parametrize("delivered", [1, 2])
+def test_delivered_messages_that_are_unconfirmed_again_are_not_delivered_twice(delivered):
+    """A power cut may take the queue entries of messages that were confirmed and delivered, and not the messages."""
+    world = World(store_class=ConfirmedStore)
+    for _ in range(2):
+        world.send()
+    schedule_end = world.store.max_physical_offset
+    world.delay.offsets = {1: delivered}
+    world.clock.pass_ms(1000)
+    for confirmed_until in (0, 1, schedule_end // 2, schedule_end):
+        world.store.dispatch(10, confirmed_until)
+        world.delay.note_readable(0)
+        world.delay.deliver_due(world.clock.ms)
+        assert world.delay.offsets == {1: 2 if confirmed_until == schedule_end else delivered}
+    assert world.store.next_queue_offset("orders", 3) == 2 - delivered
+    world.send()
+    world.store.dispatch(10)
+    world.clock.pass_ms(1000)
+    world.delay.note_readable(0)
+    assert world.delay.deliver_due(world.clock.ms) == 1
 
 
 @pytest.mark.parametrize("level", ["9" * 5_000, "-3", "x", str(1 << 31)])

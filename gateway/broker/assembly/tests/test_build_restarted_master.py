@@ -1,0 +1,112 @@
+"""A master under a controller that was killed and leads again: nothing that it had delivered is delivered twice."""
+
+import random
+
+import pytest
+
+from codec.topics import SCHEDULE_TOPIC
+from gateway.broker.assembly.build import BrokerBuilder
+from gateway.broker.broker import Broker
+from gateway.config.process import BrokerConfig
+from gateway.config.replication import SLAVE, SYNC_MASTER, ControlledRole
+from gateway.tests.broker_fakes import FakeClock, run_inline
+from gateway.tests.cluster import SMALL
+from gateway.tests.configs import broker_config
+from storage.append import NewMessage
+from storage.crash_files import CrashFiles
+
+
+def configure(members: set[int], *, epoch: int = 1, all_ack: bool = False) -> BrokerConfig:
+    """Return the configuration of the replica 2: as a master, or with the epoch 0 as a broker without a role yet."""
+    return broker_config(
+        **SMALL,
+        store_path_root_dir="/b",
+        broker_role=SYNC_MASTER if epoch else SLAVE,
+        broker_id=0 if epoch else 2,
+        enable_controller_mode=True,
+        all_ack_in_sync_state_set=all_ack,
+        controlled=ControlledRole(2, epoch, frozenset(members), 1),
+    )
+
+
+def builder(files: CrashFiles, clock: FakeClock) -> BrokerBuilder:
+    return BrokerBuilder(memory=False, clock=clock, run_blocking=run_inline, port=lambda: 10911, files=files)
+
+
+def restart(files: CrashFiles, clock: FakeClock, members: set[int], *, all_ack: bool) -> Broker:
+    """Open the store as the broker does: first without a role, closed cleanly, and then as the master."""
+    builds = builder(files, clock)
+    undecided = builds.build(configure(members, epoch=0, all_ack=all_ack))
+    undecided.store.close()
+    return builds.build(configure(members, all_ack=all_ack))
+
+
+def send_delayed(broker: Broker, body: bytes) -> None:
+    properties = {"DELAY": "1", "UNIQ_KEY": body.decode()}
+    broker.writer.write(NewMessage("t", 0, body, properties))
+
+
+@pytest.mark.parametrize("all_ack", [False, True])
+def test_a_killed_master_delivers_no_delayed_message_twice(all_ack: bool) -> None:
+    files, clock = CrashFiles(), FakeClock()
+    master = builder(files, clock).build(configure({2}, all_ack=all_ack))
+    send_delayed(master, b"delivered")
+    clock.pass_ms(5_000)
+    master.delay_service.deliver_due(clock.now_ms())
+    assert master.store.max_offset("t", 0) == 1
+    send_delayed(master, b"waiting")
+    clock.pass_ms(5_000)
+    files = files.crash(random.Random(1), lose_unflushed=False)
+    master = restart(files, clock, {2}, all_ack=all_ack)
+    master.delay_service.deliver_due(clock.now_ms())
+    assert master.store.max_offset("t", 0) == 2
+
+
+def test_deliveries_wait_until_what_was_stored_before_the_crash_is_confirmed() -> None:
+    files, clock = CrashFiles(), FakeClock()
+    master = builder(files, clock).build(configure({2}, all_ack=True))
+    send_delayed(master, b"delivered")
+    rule = master.replication.sync_state
+    assert rule is not None
+    rule.join("3", master.store.max_physical_offset)
+    clock.pass_ms(5_000)
+    master.delay_service.deliver_due(clock.now_ms())
+    end = master.store.max_physical_offset
+    assert (master.store.max_offset("t", 0), master.store.next_queue_offset("t", 0)) == (0, 1)
+    files = files.crash(random.Random(1), lose_unflushed=False)
+    master = restart(files, clock, {2, 3}, all_ack=True)
+    assert (master.store.max_offset(SCHEDULE_TOPIC, 0), master.store.max_physical_offset) == (1, end)
+    master.delay_service.deliver_due(clock.now_ms())
+    assert master.store.max_physical_offset == end
+    assert master.delay_service.next_due_ms() == clock.now_ms() + 100
+    rule = master.replication.sync_state
+    assert rule is not None
+    rule.acknowledge(rule.join("3", 0), end)
+    clock.pass_ms(100)
+    master.delay_service.deliver_due(clock.now_ms())
+    assert master.delay_service.offsets == {1: 1}
+    assert master.store.max_physical_offset == end
+    send_delayed(master, b"new")
+    rule.acknowledge(rule.join("3", 0), master.store.max_physical_offset)
+    clock.pass_ms(5_000)
+    master.delay_service.deliver_due(clock.now_ms())
+    assert master.store.next_queue_offset("t", 0) == 2
+
+
+def test_a_crash_is_remembered_until_deliveries_have_gone_on() -> None:
+    """The master may be built again, as for another kind of answers, while its messages are not confirmed yet."""
+    files, clock = CrashFiles(), FakeClock()
+    master = builder(files, clock).build(configure({2}, all_ack=True))
+    send_delayed(master, b"delivered")
+    rule = master.replication.sync_state
+    assert rule is not None
+    rule.join("3", master.store.max_physical_offset)
+    clock.pass_ms(5_000)
+    master.delay_service.deliver_due(clock.now_ms())
+    end = master.store.max_physical_offset
+    builds = builder(files.crash(random.Random(1), lose_unflushed=False), clock)
+    for _ in range(2):
+        builds.build(configure({2, 3}, all_ack=True)).store.close()
+    master = builds.build(configure({2, 3}, all_ack=True))
+    master.delay_service.deliver_due(clock.now_ms())
+    assert master.store.max_physical_offset == end
