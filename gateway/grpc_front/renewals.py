@@ -14,12 +14,14 @@ from typing import Final
 
 import trio
 
+from codec.constants import ResponseCode
 from gateway.auth.access_control import AccessDenied
 from gateway.broker.processors.turns import end_turn
 from gateway.grpc_front.access import RpcSender
 from gateway.grpc_front.clients import Clients
 from gateway.grpc_front.cluster import ServedCluster
 from gateway.grpc_front.receipts import MessageReceipt
+from gateway.grpc_front.statuses import StatusError
 from remoting.connection import Connection
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
 from remoting.requests.pop import ChangeMessageInvisibletime
@@ -35,6 +37,10 @@ MAX_HELD: Final = 100_000
 CHANGE_TIMEOUT_S: Final = 3.0
 ABANDONED_INVISIBLE_MS: Final = 1_000
 """Invisible time of the messages of a consumer that is gone."""
+_PASSING_CODES: Final = frozenset(
+    (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SLAVE_NOT_AVAILABLE)
+)
+"""Refusals of a broker that is busy, or is not the master just now."""
 _STEPS_MS: Final = tuple(minutes * 60_000 for minutes in (1, 3, 5, 10, 30, 60))
 
 
@@ -91,14 +97,15 @@ class Renewals:
     def released(self, client_id: str, group: str, text: str) -> Iterator[MessageReceipt]:
         """Yield the handle that stands for a client's one now; the message is renewed no longer.
 
-        It is still renewed if the block raises AccessDenied. Raises StatusError for a handle that cannot be read.
+        It is still renewed if the block fails or is cancelled, except by a refusal that is final: the client knows no
+        handle but its first one to try again with. Raises StatusError for a handle that cannot be read.
         """
         key = client_id, group, text
         held = self._held.pop(key, None)
         try:
             yield MessageReceipt.parse(text) if held is None else held.receipt
-        except AccessDenied:
-            if held is not None:
+        except BaseException as error:
+            if held is not None and not _is_final(error):
                 self._held[key] = held
             raise
 
@@ -161,3 +168,10 @@ class Renewals:
         held.receipt = held.receipt.renewed(reply.pop_time, reply.invisible_time, reply.revive_qid)
         held.renewals += 1
         return True
+
+
+def _is_final(error: BaseException) -> bool:
+    """Tell whether a refusal is about the message or its handle, so that a repetition would be refused as well."""
+    if isinstance(error, RequestError):
+        return not isinstance(error, AccessDenied) and error.code not in _PASSING_CODES
+    return isinstance(error, StatusError)

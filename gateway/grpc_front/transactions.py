@@ -7,8 +7,12 @@ brings it back, as with the official Proxy.
 """
 
 from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
+
+import trio
 
 from codec.sysflag import TRANSACTION_COMMIT, TRANSACTION_NONE, TRANSACTION_ROLLBACK
 from gateway.grpc_front import messages
@@ -16,7 +20,6 @@ from gateway.grpc_front.cluster import ServedCluster
 from gateway.grpc_front.names import check_topic
 from gateway.grpc_front.rpc import Method, Rpc, unary
 from gateway.grpc_front.statuses import OK, StatusError
-from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
 from remoting.requests.transaction import EndTransaction
 
 MAX_OPEN_TRANSACTIONS: Final = 100_000
@@ -38,6 +41,8 @@ class OpenTransactions:
 
     def __init__(self) -> None:
         self._by_id: OrderedDict[tuple[str, str], OpenTransaction] = OrderedDict()
+        self._locks: dict[tuple[str, str], trio.Lock] = {}
+        """One for each transaction that is being decided."""
 
     def add(self, topic: str, transaction_id: str, transaction: OpenTransaction) -> None:
         """Remember a half message; a later place of the same one replaces the former."""
@@ -46,9 +51,26 @@ class OpenTransactions:
         if len(self._by_id) > MAX_OPEN_TRANSACTIONS:
             self._by_id.popitem(last=False)
 
-    def take(self, topic: str, transaction_id: str) -> OpenTransaction | None:
-        """Return a half message, and forget it: a second decision about it must not be carried out."""
-        return self._by_id.pop((topic, transaction_id), None)
+    @asynccontextmanager
+    async def deciding(self, topic: str, transaction_id: str) -> AsyncIterator[OpenTransaction | None]:
+        """Yield a half message while one decision about it is carried out; others wait.
+
+        A second decision must not be carried out, so `forget` it within the block once the first one was. If that fails
+        or is cancelled, the half message stays: perhaps nothing was decided, and its owner may still do so.
+        """
+        key = topic, transaction_id
+        lock = self._locks.setdefault(key, trio.Lock())
+        try:
+            async with lock:
+                yield self._by_id.get(key)
+        finally:
+            statistics = lock.statistics()
+            if not statistics.locked and not statistics.tasks_waiting:
+                self._locks.pop(key, None)
+
+    def forget(self, topic: str, transaction_id: str) -> None:
+        """Forget a half message that is decided."""
+        self._by_id.pop((topic, transaction_id), None)
 
 
 class TransactionMethods:
@@ -76,7 +98,15 @@ class TransactionMethods:
         topic, transaction_id = check_topic(request.topic), request.transaction_id
         if not transaction_id.strip():
             raise StatusError(messages.INVALID_TRANSACTION_ID, "transaction id cannot be empty")
-        transaction = self._transactions.take(topic, transaction_id)
+        async with self._transactions.deciding(topic, transaction_id) as transaction:
+            await self._decide(rpc, request, transaction)
+        return messages.EndTransactionResponse(status=OK)
+
+    async def _decide(
+        self, rpc: Rpc, request: messages.EndTransactionRequest, transaction: OpenTransaction | None
+    ) -> None:
+        """Send the decision to the broker of a half message. Raises StatusError, RequestError."""
+        topic = request.topic.name
         broker = None if transaction is None else self._cluster.broker(transaction.broker_name)
         if transaction is None or broker is None:
             raise StatusError(
@@ -92,19 +122,13 @@ class TransactionMethods:
             commit_or_rollback=_DECISIONS.get(request.resolution, TRANSACTION_NONE),
             from_transaction_check=request.source == messages.SOURCE_SERVER_CHECK,
             msg_id=request.message_id,
-            transaction_id=transaction_id,
+            transaction_id=request.transaction_id,
             bname=broker.name,
         )
         link = self._cluster.link(rpc.connection, broker)
         if end.commit_or_rollback == TRANSACTION_NONE:
             # Brokers do not answer a producer that has not decided.
-            self._transactions.add(topic, transaction_id, transaction)
             link.post(end, rpc.sender)
-            return messages.EndTransactionResponse(status=OK)
-        try:
+        else:
             await link.call(end, rpc.sender)
-        except (RequestError, RemotingClosed, RemotingTimeout):
-            # Perhaps nothing was decided: its owner may still do so, or do it again when the broker is less busy.
-            self._transactions.add(topic, transaction_id, transaction)
-            raise
-        return messages.EndTransactionResponse(status=OK)
+            self._transactions.forget(topic, request.transaction_id)

@@ -30,6 +30,7 @@ from gateway.grpc_front.tests.world import (
 from gateway.tests.cluster import EPOCH_MS, pull, settle, simulated
 from remoting.errors import RequestError
 from remoting.handler_table import Guard
+from remoting.requests.pop import AckMessage
 from remoting.requests.transaction import EndTransaction
 
 LOCAL_ONLY = {"test_a_wrong_signature_is_refused_before_a_link_opens"}
@@ -434,6 +435,59 @@ async def test_messages_of_push_consumers_stay_invisible_while_they_work(cluster
     assert (await front.client("client-2").receive(poll_s=5)).bodies == []
 
 
+@pytest.mark.parametrize("failure", ["deadline", "busy"])
+@simulated
+async def test_an_ack_that_failed_for_now_may_be_repeated_with_the_first_handle(cluster, failure):
+    front = await open_front(cluster)
+    front.create_topic()
+    client = front.client()
+    await client.tell_settings(consumer_settings())
+    await client.receive(auto_renew=True)
+    await send(client, message())
+    got = await client.receive(auto_renew=True)
+    await trio.sleep(90)  # The first handle has expired, and a renewed one counts.
+    handlers = front.broker_handlers
+    handler = handlers[AckMessage.code]
+
+    def fail(connection, command):
+        if failure == "busy":
+            raise RequestError(ResponseCode.SYSTEM_BUSY, "busy")
+
+    handlers[AckMessage.code] = fail
+    ack = m.AckMessageRequest(topic=resource(), group=resource("GID"))
+    ack.entries.add(receipt_handle=got.handles[0])
+    stream = await client.start("AckMessage", ack, m.AckMessageResponse, grpc_timeout="1S")
+    await stream.ended.wait()
+    assert stream.status == (4 if failure == "deadline" else 0)
+    handlers[AckMessage.code] = handler
+    await trio.sleep(60)
+    assert (await client.call("AckMessage", ack)).status.code == m.OK
+    await trio.sleep(300)
+    assert (await front.client("client-2").receive(poll_s=5)).bodies == []
+
+
+@simulated
+async def test_a_message_whose_ack_was_refused_for_good_is_renewed_no_longer(cluster):
+    front = await open_front(cluster)
+    front.create_topic()
+    client = front.client()
+    await client.tell_settings(consumer_settings())
+    await client.receive(auto_renew=True)
+    await send(client, message())
+    got = await client.receive(auto_renew=True)
+
+    def refuse(connection, command):
+        raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "no")
+
+    front.broker_handlers[AckMessage.code] = refuse
+    ack = m.AckMessageRequest(topic=resource(), group=resource("GID"))
+    ack.entries.add(receipt_handle=got.handles[0])
+    assert (await client.call("AckMessage", ack)).status.code == m.INTERNAL_SERVER_ERROR
+    assert (await front.client("client-2").receive(poll_s=20)).bodies == []
+    await trio.sleep(45)
+    assert (await front.client("client-2").receive(poll_s=20)).bodies == [b"hello"]
+
+
 @simulated
 async def test_messages_of_a_push_consumer_that_is_gone_come_again_soon(cluster):
     front = await open_front(cluster)
@@ -628,6 +682,56 @@ async def test_a_decision_that_the_broker_refused_for_now_may_be_repeated(cluste
     assert (await client.call("EndTransaction", end)).status.code == m.OK
     assert len(stored(front)) == 1
     assert (await client.call("EndTransaction", end)).status.code == m.INTERNAL_SERVER_ERROR
+
+
+@simulated
+async def test_a_decision_whose_client_gave_up_may_be_repeated(cluster):
+    front = await open_front(cluster)
+    front.create_topic(kind="TRANSACTION")
+    client = front.client()
+    half = await send(client, message(message_type=m.TRANSACTION))
+    end = m.EndTransactionRequest(
+        topic=resource(), transaction_id=half.entries[0].transaction_id, resolution=m.COMMIT
+    )
+    handlers = front.broker_handlers
+    handler = handlers[EndTransaction.code]
+    handlers[EndTransaction.code] = lambda connection, command: None
+    stream = await client.start("EndTransaction", end, m.EndTransactionResponse, grpc_timeout="1S")
+    await stream.ended.wait()
+    assert stream.status == 4
+    handlers[EndTransaction.code] = handler
+    assert (await client.call("EndTransaction", end)).status.code == m.OK
+    assert len(stored(front)) == 1
+    assert (await client.call("EndTransaction", end)).status.code == m.INTERNAL_SERVER_ERROR
+
+
+@simulated
+async def test_decisions_about_one_transaction_wait_for_each_other(cluster):
+    """The first one, perhaps of a stranger, is not carried out."""
+    front = await open_front(cluster)
+    front.create_topic(kind="TRANSACTION")
+    client, other = front.client(), front.client("client-2")
+    half = await send(client, message(message_type=m.TRANSACTION))
+    end = m.EndTransactionRequest(
+        topic=resource(), transaction_id=half.entries[0].transaction_id, resolution=m.ROLLBACK
+    )
+    handlers = front.broker_handlers
+    handler = handlers[EndTransaction.code]
+    handlers[EndTransaction.code] = lambda connection, command: None
+    first = await other.start("EndTransaction", end, m.EndTransactionResponse, grpc_timeout="1S")
+    await settle()
+    handlers[EndTransaction.code] = handler
+    end.resolution = m.COMMIT
+    seconds = [
+        await client.start("EndTransaction", end, m.EndTransactionResponse, grpc_timeout="3S")
+        for _ in range(2)
+    ]
+    for stream in (first, *seconds):
+        await stream.ended.wait()
+    assert first.status == 4
+    codes = [stream.answers[0].status.code for stream in seconds]
+    assert codes == [m.OK, m.INTERNAL_SERVER_ERROR], "the second one finds no transaction any more"
+    assert len(stored(front)) == 1
 
 
 # -- access control -------------------------------------------------------------------------------------------
