@@ -14,7 +14,8 @@ the order of the log, whoever reads one finds all before it.
 
 1. An append writes the message into the log, and gets its queue offset from a `QueueTail`, which drops the entry.
 2. `dispatch` builds the entries of confirmed messages from the log, as a slave does (`storage.log_dispatch`). While
-   ``confirms_at_once`` is True, as for a master without slaves, an append does this at once.
+   ``confirms_at_once`` is True, as for a master without slaves, an append does this at once, unless older messages
+   have no entries yet: it does not make up for them. `take_grown` tells the queues of both.
 3. The checkpoint covers what has entries. Its confirm offset therefore is not beyond the official one, which an
    official broker keeps in the same place.
 
@@ -48,7 +49,7 @@ from storage.store import MessageStore
 log = logging.getLogger(__name__)
 
 DISPATCHED_AT_ONCE: Final = 1000
-"""Most messages whose entries an append builds, if it has to make up for others."""
+"""Most messages of a batch whose entries its append builds."""
 
 
 class ConfirmedStore(MessageStore):
@@ -97,13 +98,14 @@ class ConfirmedStore(MessageStore):
         """Store one message as `MessageStore.append` does; it is readable once it is confirmed."""
         topic, queue_id = message.topic, message.queue_id
         tail = self._tails.get((topic, queue_id)) or self._create_tail(topic, queue_id)
+        dispatches = self._dispatches_at_once
         try:
             appended = append_message(self.commit_log, tail, message, self._now_ms(), self._max_message_bytes)
         except StoreFull as error:
             self._note_refusal(error, len(message.body))
             raise
-        if self.confirms_at_once:
-            self._dispatch_all()
+        if dispatches:
+            self._dispatch_appended()
         return appended
 
     def append_batch(
@@ -121,6 +123,7 @@ class ConfirmedStore(MessageStore):
     ) -> BatchAppended:
         """Store a batch as `MessageStore.append_batch` does; it is readable once it is confirmed."""
         tail = self._tails.get((topic, queue_id)) or self._create_tail(topic, queue_id)
+        dispatches = self._dispatches_at_once
         try:
             appended = append_many(
                 self.commit_log, tail, store_host or self.store_host, self._now_ms(), batch_body,
@@ -130,8 +133,8 @@ class ConfirmedStore(MessageStore):
         except StoreFull as error:
             self._note_refusal(error, len(batch_body))
             raise
-        if self.confirms_at_once:
-            self._dispatch_all()
+        if dispatches:
+            self._dispatch_appended()
         return appended
 
     def append_preserving_offsets(
@@ -149,10 +152,15 @@ class ConfirmedStore(MessageStore):
             "a broker with allAckInSyncStateSet takes no messages with the offsets of another cluster"
         )
 
-    def _dispatch_all(self) -> None:
+    @property
+    def _dispatches_at_once(self) -> bool:
+        """True if the next message gets its entry with its append: all before it have theirs."""
+        return self.confirms_at_once and self._dispatch.undispatched_bytes == 0
+
+    def _dispatch_appended(self) -> None:
         # The message itself is stored: where the disk has no room for its entry, `dispatch` is called again later.
         with suppress(StoreFull):
-            self._dispatch.dispatch(DISPATCHED_AT_ONCE)
+            self._dispatch.append_entries(DISPATCHED_AT_ONCE)
 
     # -- confirming --
 
@@ -164,9 +172,14 @@ class ConfirmedStore(MessageStore):
     def dispatch(self, limit: int, confirmed_until: int = NO_LIMIT) -> list[tuple[str, int]]:
         """Make at most ``limit`` more messages readable, as far as they are confirmed; return the queues that grew.
 
-        ``confirmed_until`` is a physical offset, perhaps within a message. Raises StoreFull; may be repeated then.
+        ``confirmed_until`` is a physical offset, perhaps within a message. Raises StoreFull; may be repeated then. The
+        queues are all that `take_grown` would return.
         """
         return self._dispatch.dispatch(limit, confirmed_until)
+
+    def take_grown(self) -> list[tuple[str, int]]:
+        """Return the queues with messages that have become readable by appends, or by a `dispatch` that raised."""
+        return self._dispatch.take_grown()
 
     def next_queue_offset(self, topic: str, queue_id: int) -> int:
         """Return the queue offset that the next message will get; those before it may not be readable yet."""

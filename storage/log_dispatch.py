@@ -37,7 +37,11 @@ _UNUSUAL: Final = BORN_HOST_V6 | STORE_HOST_V6 | TRANSACTION_PREPARED
 
 
 class LogDispatch:
-    """Appends the queue entries of messages that an open store has in its log already. One thread calls it."""
+    """Appends the queue entries of messages that an open store has in its log already. One thread calls it.
+
+    The queues that got entries are collected until `take_grown`, also where appending ended with an error: whoever
+    waits for their messages has to be told once.
+    """
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
@@ -46,6 +50,7 @@ class LogDispatch:
         # Queues of which a message needs no other check than its offset, by encoded topic and queue id.
         self._plain_queues: dict[tuple[bytes, int], ConsumeQueue] = {}
         self._removals_seen = -1
+        self._grown: set[ConsumeQueue] = set()
 
     def begin(self) -> None:
         """Note that messages come into the log without entries from now on. Idempotent."""
@@ -57,7 +62,18 @@ class LogDispatch:
         return self._log.max_offset - self._log.readable_until
 
     def dispatch(self, limit: int, end: int = NO_LIMIT) -> list[tuple[str, int]]:
-        """Append the queue entries of at most ``limit`` more messages; return the queues that got any.
+        """Append entries as `append_entries` does; return the queues as `take_grown` does."""
+        self.append_entries(limit, end)
+        return self.take_grown()
+
+    def take_grown(self) -> list[tuple[str, int]]:
+        """Return the queues that have got entries since the last call."""
+        grown = [(queue.topic, queue.queue_id) for queue in self._grown]
+        self._grown.clear()
+        return grown
+
+    def append_entries(self, limit: int, end: int = NO_LIMIT) -> None:
+        """Append the queue entries of at most ``limit`` more messages.
 
         Messages that reach beyond the physical offset ``end`` get none. `undispatched_bytes` says if there is more.
         Raises StoreFull when the disk has no room for an entry, or the topic is just being deleted: entries before it
@@ -69,28 +85,25 @@ class LogDispatch:
             self._plain_queues.clear()
             self._entries.queues.clear()
             self._removals_seen = removals
-        grown: set[ConsumeQueue] = set()
         end = min(end, log.max_offset)
         while limit > 0 and (offset := log.readable_until) < end:
             view, base, file_end = log.file_containing(offset)
             # A blank marker counts as a message that ends with the file: the next one begins in the next file.
             file_end = min(end, file_end)
-            limit -= self._dispatch_common(view, base, offset - base, file_end - base, limit, grown)
+            limit -= self._dispatch_common(view, base, offset - base, file_end - base, limit)
             if limit > 0 and (offset := log.dispatched_until) < file_end:
-                taken = self._dispatch_any(view, base, offset - base, file_end - base, grown)
+                taken = self._dispatch_any(view, base, offset - base, file_end - base)
                 if taken < 0:
                     break
                 limit -= taken
-        return [(queue.topic, queue.queue_id) for queue in grown]
 
-    def _dispatch_common(
-        self, view: memoryview, base: int, start: int, end: int, limit: int, grown: set[ConsumeQueue]
-    ) -> int:
+    def _dispatch_common(self, view: memoryview, base: int, start: int, end: int, limit: int) -> int:
         """Append the entries of consecutive messages of common layout, each the next of its queue; return how many.
 
         ``start`` and ``end`` are positions in the file that begins at ``base``.
         """
-        plain_queues, unpack, pack_into = self._plain_queues, _HEAD.unpack_from, QUEUE_ENTRY.pack_into
+        plain_queues, grown = self._plain_queues, self._grown
+        unpack, pack_into = _HEAD.unpack_from, QUEUE_ENTRY.pack_into
         position, count, last_start, size = start, 0, end - MIN_MESSAGE_BYTES, 0
         while count < limit and position <= last_start:
             size, magic, queue_id, queue_offset, own_offset, sys_flag, body_bytes = unpack(view, position)
@@ -131,9 +144,7 @@ class LogDispatch:
             self._store.dispatched_until_ms = store_timestamp_of(view[last:position])
         return count
 
-    def _dispatch_any(
-        self, view: memoryview, base: int, position: int, end: int, grown: set[ConsumeQueue]
-    ) -> int:
+    def _dispatch_any(self, view: memoryview, base: int, position: int, end: int) -> int:
         """Append the entry of one message of any layout, or step over a blank marker; return the messages taken.
 
         The result is -1 if the message reaches beyond ``end``.
@@ -145,7 +156,7 @@ class LogDispatch:
                 return -1
             queue = self._append_entry(message)
             if queue is not None:
-                grown.add(queue)
+                self._grown.add(queue)
             # Before the confirm offset can cover the entry that took the place of erased ones.
             self._store.flush_queue_files_later(self._entries.take_changed_paths())
             commit_log.dispatched_until = base + position + message.size

@@ -71,8 +71,8 @@ def test_at_most_a_number_of_messages_is_made_readable_at_a_time() -> None:
 
 def test_a_master_that_is_alone_confirms_at_once() -> None:
     store = opened()
-    store.append(message())
     store.confirms_at_once = True
+    store.append(message())
     store.append(message())
     assert store.max_offset("a", 0) == store.next_queue_offset("a", 0) == 2
     store.append_batch("a", 0, encode_batch([(0, b"1", b""), (0, b"2", b"")]))
@@ -80,6 +80,50 @@ def test_a_master_that_is_alone_confirms_at_once() -> None:
     store.confirms_at_once = False
     assert store.append(message())[0] == 4
     assert store.max_offset("a", 0) == 4
+
+
+def test_an_append_leaves_earlier_messages_to_dispatch() -> None:
+    store = opened()
+    store.append(message())
+    store.confirms_at_once = True
+    store.append(message())
+    store.append_batch("a", 0, encode_batch([(0, b"1", b""), (0, b"2", b"")]))
+    assert (store.max_offset("a", 0), store.next_queue_offset("a", 0)) == (0, 4)
+    store.dispatch(10)
+    assert store.max_offset("a", 0) == 4
+    store.append(message())
+    assert store.max_offset("a", 0) == 5
+
+
+def test_queues_that_appends_make_readable_are_told_once() -> None:
+    store = opened()
+    store.confirms_at_once = True
+    store.append(message())
+    store.append_batch("b", 0, encode_batch([(0, b"1", b""), (0, b"2", b"")]))
+    assert sorted(store.take_grown()) == [("a", 0), ("b", 0)]
+    assert store.take_grown() == []
+    store.append(message())
+    assert store.dispatch(10) == [("a", 0)]
+    assert store.dispatch(10) == []
+
+
+def test_queues_are_told_although_a_later_entry_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened()
+    store.append(message())
+    store.append(message(topic="b"))
+    append_entry = store._dispatch._append_entry
+
+    def fail(scanned: ScannedMessage) -> object:
+        if scanned.topic == b"b":
+            raise StoreFull("full")
+        return append_entry(scanned)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store._dispatch, "_append_entry", fail)
+        with pytest.raises(StoreFull):
+            store.dispatch(10)
+    assert store.max_offset("a", 0) == 1
+    assert sorted(store.dispatch(10)) == [("a", 0), ("b", 0)]
 
 
 def test_a_batch_gets_its_offsets_after_messages_without_entries() -> None:

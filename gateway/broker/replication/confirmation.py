@@ -63,10 +63,14 @@ class Confirmation:
             # Less than a whole message may be confirmed beyond the last one.
             if before < self._store.readable_until < confirm_offset:
                 self._has_more.set()
+        # Of messages that appends have made readable at once, and of those before one without room.
+        self._note_grown(self._store.take_grown())
         self._announce()
 
     def _dispatch(self, confirm_offset: int) -> None:
-        grown = self._store.dispatch(MESSAGES_AT_ONCE, confirm_offset)
+        self._note_grown(self._store.dispatch(MESSAGES_AT_ONCE, confirm_offset))
+
+    def _note_grown(self, grown: list[tuple[str, int]]) -> None:
         if grown:
             for listener in self._listeners:
                 listener(grown)
@@ -90,5 +94,6 @@ class Confirmation:
             except FlushFailed:
                 raise
             except StoreFull:
-                pass  # entries wait for room on the disk, or for the end of a topic's deletion
+                # Entries wait for room on the disk, or for the end of a topic's deletion.
+                self._note_grown(self._store.take_grown())
             await self._has_more.wait(CHECK_INTERVAL_S)

@@ -73,6 +73,41 @@ def test_a_master_that_is_alone_confirms_at_once_until_a_slave_joins():
     assert master.store.max_offset("a", 0) == 3
 
 
+def test_queues_of_messages_that_an_append_makes_readable_are_told():
+    """Those who wait are asleep since they looked at the queue before."""
+    master = Master((1,))
+    master.append()
+    master.append("b")
+    assert master.grown == []
+    master.confirmation.advance()
+    assert master.grown == [[("a", 0), ("b", 0)]]
+    master.confirmation.advance()
+    assert len(master.grown) == 1
+
+
+@simulated
+async def test_queues_are_told_although_the_disk_has_no_room_for_a_later_entry(cluster, monkeypatch):
+    master = Master()
+    slave = master.rule.join("2", 0)
+    end = [master.append(topic) for topic in "abc"][-1]
+    append_entry, full_topic = master.store._dispatch._append_entry, b"b"
+
+    def fail(message):
+        if message.topic == full_topic:
+            raise StoreFull("full")
+        return append_entry(message)
+
+    monkeypatch.setattr(master.store._dispatch, "_append_entry", fail)
+    master.rule.acknowledge(slave, end)
+    assert master.grown == [[("a", 0)]]
+    full_topic = b"c"
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(master.confirmation.run)
+        await trio.sleep(1)
+        nursery.cancel_scope.cancel()
+    assert master.grown == [[("a", 0)], [("b", 0)]]
+
+
 def test_answers_wait_while_the_disk_has_no_room_for_entries(monkeypatch):
     master = Master()
     slave = master.rule.join("2", 0)
