@@ -204,7 +204,8 @@ class ControlledRoles:
         config = self.config
         self._master_address = master_address
         relay = self._service.relay
-        was_master = config.role is Role.MASTER and self._serves
+        # Also if it refuses requests by now, because a hand-over takes long.
+        was_master = config.role is Role.MASTER
         if was_master or (relay is not None and relay.is_active):
             # Producers learn of the new master within 30 s, and would report errors until then. A former master whose
             # successor is replaced as well passes on to the newest one: nothing is passed on twice.

@@ -212,6 +212,7 @@ class BrokerService:
         self._users: list[PartsUser] = []
         self._order_change, self._changes = trio.open_memory_channel[PartsChange](MAX_CHANGES)
         self._is_open = True
+        self._is_changing = False
         self._is_resting = False
         self._fence = ""
         self._failed_change: PartsChange | None = None
@@ -262,6 +263,17 @@ class BrokerService:
     def is_open(self) -> bool:
         """False while the parts are replaced, and after that failed: then the store of ``broker`` is closed."""
         return self._is_open
+
+    def keeps_parts(self, parts: Broker) -> bool:
+        """Return False once the parts of the broker were replaced, or are about to be."""
+        return self.broker is parts and self._is_open and not self._is_changing
+
+    def require_parts(self, parts: Broker) -> None:
+        """Raise RequestError unless the broker keeps these parts."""
+        if not self.keeps_parts(parts):
+            raise RequestError(
+                ResponseCode.SYSTEM_BUSY, f"{parts.config.broker_name} gets another role meanwhile"
+            )
 
     def add_user(self, user: PartsUser) -> None:
         """Have ``user`` told of all parts that are built from now on."""
@@ -348,6 +360,7 @@ class BrokerService:
                 if self._is_open:
                     self.start_tasks(nursery)
                 change = await self._receive_change()
+                self._is_changing = True
                 if self._is_open:
                     await self._settle_requests()
                 nursery.cancel_scope.cancel()
@@ -385,12 +398,16 @@ class BrokerService:
         """Store and change nothing more until `resume` or a rebuild; only requests of the ``served`` codes are served.
 
         The others are held; see `refuse_held_in_time`. Those that began before are answered first, and what was to be
-        stored later is stored. Raises RequestError if that takes too long, or is refused by the store.
+        stored later is stored. Raises RequestError if that takes too long, is refused by the store, or if a change of
+        the parts comes first.
         """
         broker = self.broker
+        self.require_parts(broker)
         self._shift.ends.set()
         await self._shift.has_ended.wait()
+        self.require_parts(broker)
         await self._settle_requests(served)
+        self.require_parts(broker)
         if self._has_running_requests:
             raise RequestError(
                 ResponseCode.SYSTEM_BUSY,
@@ -465,6 +482,7 @@ class BrokerService:
                 self._go_on_without(error)
             else:
                 self._adopt(broker)
+            self._is_changing = False
             nursery.cancel_scope.cancel()
         self._plan_attempt(change, failure)
         self.tasks.record_outcome(ROLE_CHANGE, failure)
@@ -487,7 +505,10 @@ class BrokerService:
 
     async def refuse_held_in_time(self) -> None:
         """Refuse requests that were held for too long, and those that come until the change is over."""
+        broker = self.broker
         await trio.sleep(MAX_HOLD_S)
+        if self.broker is not broker:
+            return  # the new parts serve requests, and nobody would lift the fence
         self._pause.fence("the broker changes its role")
         self._pause.settle_held()
 
@@ -600,6 +621,7 @@ class BrokerService:
             if self._fence:
                 self._pause.fence(self._fence)
             else:
+                self._is_resting = False
                 self._pause.lift()
             log.error("the broker keeps its role", exc_info=error, extra={"broker": name})
             return
@@ -648,11 +670,14 @@ class BrokerService:
     async def _work_as_master(self, shift: "MasterShift") -> None:
         """Run the tasks of a master, but not between `rest` and `resume`."""
         while True:
-            async with trio.open_nursery() as nursery:
-                self._start_tasks_of_master(nursery)
-                await shift.ends.wait()
-                nursery.cancel_scope.cancel()
-            shift.has_ended.set()
+            try:
+                async with trio.open_nursery() as nursery:
+                    self._start_tasks_of_master(nursery)
+                    await shift.ends.wait()
+                    nursery.cancel_scope.cancel()
+            finally:
+                # Also when a change of the parts ends all tasks: `rest` waits for it.
+                shift.has_ended.set()
             await shift.begins_again.wait()
             self._shift = shift = MasterShift()
 

@@ -14,7 +14,8 @@ for up to 30 s longer, because they ask for routes so rarely. A planned change m
    (`replicas_manager.py`): it becomes a slave, and passes on what it held and what clients still send to it.
 
 If anything fails before the election, or its answer does not come, the master goes on. If another one was elected all
-the same, the lease says so before this one stores a message, and the change is an unplanned one: nothing is lost.
+the same, the lease says so before this one stores a message, and the change is an unplanned one: nothing is lost. If
+the controllers give this broker another role before that, new parts serve by then, and nothing is to be undone.
 
 A process that ends then passes messages on for `LINGER_S` more, if it has producers (`ControllerMode.step_down`).
 """
@@ -91,23 +92,29 @@ class SteppingDown:
 
         Does nothing at a slave. Raises what went wrong, perhaps as a group; this broker then goes on as master.
         """
-        service, config = self._service, self._service.broker.config
+        service, broker = self._service, self._service.broker
+        config = broker.config
         if config.role is not Role.MASTER or not service.is_open or service.fence_reason:
             return
         successor = await self._choose_successor(address)
+        service.require_parts(broker)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(service.refuse_held_in_time)
             try:
                 await service.rest(COPYING)
                 await self._wait_until_in_step(successor)
+                service.require_parts(broker)
                 await self._have_tables_copied(successor)
+                service.require_parts(broker)
                 term = await self._manager.have_elected(successor.broker_id)
             except Exception:  # not the end of the process
-                service.resume()
+                if service.keeps_parts(broker):
+                    service.resume()
                 raise
-            # Another broker is elected: whatever goes wrong from here on, this one must not serve as master again.
-            await self._manager.wait_for_role(term.epoch)
+            # The change of the role limits by itself how long requests are held.
             nursery.cancel_scope.cancel()
+        # Another broker is elected: whatever goes wrong from here on, this one must not serve as master again.
+        await self._manager.wait_for_role(term.epoch)
         extra = {"broker": config.broker_name, "master": successor.address, "epoch": term.epoch}
         log.warning("broker handed over and became slave", extra=extra)
 

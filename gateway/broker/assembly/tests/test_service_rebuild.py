@@ -500,6 +500,56 @@ async def test_a_change_for_parts_that_were_replaced_meanwhile_is_dropped(cluste
 
 
 @simulated
+async def test_a_master_does_not_rest_while_its_parts_are_replaced(cluster, monkeypatch):
+    """Its tasks may have ended already, and nobody would say so again."""
+    node = await cluster.add_broker()
+    build_again = node.service._build_again
+
+    async def build_slowly(change):
+        await trio.sleep(1)
+        return await build_again(change)
+
+    monkeypatch.setattr(node.service, "_build_again", build_slowly)
+    client = cluster.dial(node.address)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(node.service.rebuild, same)
+        await trio.sleep(0.5)
+        with trio.fail_after(10), pytest.raises(RequestError, match="broker-a gets another role meanwhile"):
+            await node.service.rest(frozenset())
+    await client.ask(message())
+    await node.service.rest(frozenset())
+    node.service.resume()
+    await client.ask(message())
+
+
+@simulated
+async def test_a_change_of_the_parts_ends_a_rest_that_has_begun(cluster, monkeypatch):
+    """One of the tasks of a master ends slowly, and the change comes before it has."""
+    node = await cluster.add_broker()
+    start_tasks = node.service._start_tasks_of_master
+
+    async def end_slowly():
+        try:
+            await trio.sleep_forever()
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.sleep(1)
+
+    def start_with_a_slow_one(nursery):
+        start_tasks(nursery)
+        nursery.start_soon(end_slowly)
+
+    monkeypatch.setattr(node.service, "_start_tasks_of_master", start_with_a_slow_one)
+    await node.service.rebuild(same)
+    await settle()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(node.service.rebuild, same)
+        with trio.fail_after(10), pytest.raises(RequestError, match="gets another role meanwhile"):
+            await node.service.rest(frozenset())
+    await cluster.dial(node.address).ask(message())
+
+
+@simulated
 async def test_a_fenced_broker_stays_fenced_when_a_change_fails_before_its_store_is_closed(cluster):
     await cluster.namesrv()
     node = await cluster.add_broker(message_delay_level="2s")

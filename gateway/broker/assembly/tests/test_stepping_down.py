@@ -5,15 +5,18 @@ import trio
 
 from codec.constants import ResponseCode
 from gateway.broker.assembly.metrics import controlled_metrics, fence_metric
-from gateway.broker.assembly.stepping_down import LINGER_S
+from gateway.broker.assembly.stepping_down import LINGER_S, SteppingDown
 from gateway.broker.assembly.tests.test_controlled_role import address_of, master_of, send, wait_for
+from gateway.broker.limits.request_pause import MAX_HOLD_S
+from gateway.broker.replication.replicas_manager import ReplicasManager
 from gateway.config.replication import Role
 from gateway.tests.cluster import bodies, message, pull, settle, simulated
-from gateway.tests.controlled import controlled
+from gateway.tests.controlled import CONTROLLER, NAME, controlled
 from remoting.bodies.groups import SubscriptionGroupConfig
 from remoting.bodies.heartbeat import HeartbeatData, ProducerData
 from remoting.errors import RequestError
 from remoting.requests.client import HeartBeat
+from remoting.requests.controller import ControllerElectMaster
 from remoting.requests.groups import UpdateAndCreateSubscriptionGroup
 from remoting.requests.offsets import QueryConsumerOffset, UpdateConsumerOffset
 from remoting.requests.roles import CopyTables, GetBrokerRole, HandOverBroker
@@ -89,6 +92,75 @@ async def test_sends_that_go_on_all_the_while_see_no_error_and_are_stored_once(c
     answer = await cluster.dial(master_of(nodes).address).ask(pull())
     assert bodies(answer) == sent[: len(bodies(answer))]
     assert master_of(nodes).broker.store.max_offset("orders", 0) == len(sent)
+
+
+async def have_elected_beside(cluster, replica):
+    """Have an operator elect a replica, whatever else goes on, and wait until it leads."""
+    request = ControllerElectMaster(
+        cluster_name="DefaultCluster",
+        broker_name=NAME,
+        broker_id=replica.broker.config.controlled.broker_id,
+        designate_elect=True,
+    )
+    await cluster.dial(CONTROLLER).ask(request)
+    await wait_for(lambda: replica.broker.config.role is Role.MASTER)
+
+
+@pytest.mark.parametrize("step", ["_choose_successor", "_wait_until_in_step", "_have_tables_copied"])
+@simulated
+async def test_a_hand_over_ends_when_the_controllers_elect_another_master_meanwhile(
+    cluster, monkeypatch, step
+):
+    group, nodes = await controlled(cluster)
+    master, (chosen, elected) = master_of(nodes), slaves_of(nodes)
+    carry_out = getattr(SteppingDown, step)
+
+    async def be_overtaken(stepping_down, argument):
+        result = await carry_out(stepping_down, argument)
+        await have_elected_beside(cluster, elected)
+        await wait_for(lambda: master.broker.config.role is Role.SLAVE)
+        return result
+
+    monkeypatch.setattr(SteppingDown, step, be_overtaken)
+    with trio.fail_after(30), pytest.raises(RequestError, match="gets another role meanwhile"):
+        await hand_over(cluster, master, chosen)
+    assert (await group.term()).master_address == address_of(elected)
+    await trio.sleep(MAX_HOLD_S + 1)
+    assert not master.service.fence_reason
+    await cluster.dial(master.address).ask(message(body=b"passed on"), 10)
+    assert bodies(await cluster.dial(elected.address).ask(pull())) == [b"passed on"]
+
+
+@simulated
+async def test_a_slow_hand_over_passes_requests_on_as_well(cluster, monkeypatch):
+    _, nodes = await controlled(cluster)
+    master, chosen = master_of(nodes), slaves_of(nodes)[0]
+    copy_tables = SteppingDown._have_tables_copied
+
+    async def copy_slowly(stepping_down, successor):
+        await copy_tables(stepping_down, successor)
+        await trio.sleep(MAX_HOLD_S + 0.5)
+
+    monkeypatch.setattr(SteppingDown, "_have_tables_copied", copy_slowly)
+    await hand_over(cluster, master, chosen)
+    await cluster.dial(master.address).ask(message(body=b"to the old address"), 10)
+    assert bodies(await cluster.dial(chosen.address).ask(pull())) == [b"to the old address"]
+
+
+@simulated
+async def test_a_former_master_is_not_fenced_by_the_time_limit_of_its_hand_over(cluster, monkeypatch):
+    _, nodes = await controlled(cluster)
+    master, chosen = master_of(nodes), slaves_of(nodes)[0]
+    wait_for_role = ReplicasManager.wait_for_role
+
+    async def return_late(manager, epoch):
+        await wait_for_role(manager, epoch)
+        await trio.sleep(MAX_HOLD_S + 0.5)
+
+    monkeypatch.setattr(ReplicasManager, "wait_for_role", return_late)
+    await hand_over(cluster, master, chosen)
+    assert not master.service.fence_reason
+    await cluster.dial(master.address).ask(message(), 10)
 
 
 @pytest.mark.parametrize("slave", ["nobody:1", ""])
