@@ -12,6 +12,7 @@ from typing import Final
 import trio
 
 from codec.hosts import format_host
+from codec.java_numbers import quoted
 from remoting.transport import Address, Buffer, Opener, Transport
 
 MAX_HANDSHAKE_S: Final = 10.0
@@ -248,7 +249,10 @@ def tls_opener(context: ssl.SSLContext, open_plain: Opener) -> Opener:
     async def open_secure(host: str, port: int) -> Transport:
         below = await open_plain(host, port)
         try:
-            secure = TlsTransport(below, context, server_side=False, host=host)
+            try:
+                secure = TlsTransport(below, context, server_side=False, host=host)
+            except ValueError as error:  # Also a UnicodeError: the name comes from a peer.
+                raise OSError(f"{quoted(host)!r} is not a hostname: {error}") from error
             await secure.handshake()
         except BaseException:
             below.close()

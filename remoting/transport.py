@@ -11,6 +11,7 @@ from typing import Protocol
 
 import trio
 
+from codec.java_numbers import quoted
 from remoting.reactor import Reactor
 
 Address = tuple[str, int]
@@ -182,6 +183,8 @@ async def connect(host: str, port: int, reactor: Reactor | None = None) -> Socke
         if attempts and all(isinstance(attempt, ConnectionRefusedError) for attempt in attempts):
             raise ConnectionRefusedError(str(error)) from error
         raise
+    except ValueError as error:  # UnicodeError: the name comes from a peer, and is not a host name.
+        raise OSError(f"{quoted(host)!r} is not a host name: {error}") from error
     fileno = stream.socket.fileno()
     sock = socket.fromfd(fileno, stream.socket.family, stream.socket.type)
     stream.socket.close()

@@ -56,7 +56,8 @@ class Loading:
 class LoadingCache(Generic[Content]):
     """The content of names, as ``load`` returns it: None for a name that does not exist.
 
-    ``load`` gets the name, and the further arguments of the `ensure` that caused it. It may raise `LOAD_ERRORS`.
+    ``load`` gets the name, and the further arguments of the `ensure` that caused it. It may raise `LOAD_ERRORS`;
+    any other exception is a RemotingClosed to readers.
     """
 
     def __init__(
@@ -124,18 +125,28 @@ class LoadingCache(Generic[Content]):
         try:
             content = await self._load(name, *arguments)
         except LOAD_ERRORS as error:
-            loading.error = error
-            entry = self._entries.get(name)
-            if entry is not None:
-                entry.refresh_s = trio.current_time() + RETRY_S
-            extra = {"kind": self._kind, "name_": quoted(name), "reason": str(error)}
-            log.info("cannot be loaded", extra=extra)
+            log.info("cannot be loaded", extra=self._describe(name, error))
+            self._note_failure(name, loading, error)
+        except Exception as error:
+            # What other servers answer must not end this one: its nursery runs as long as the front.
+            log.exception("cannot be loaded", extra=self._describe(name, error))
+            text = f"{self._kind} {quoted(name)!r} cannot be loaded: {type(error).__name__}: {error}"
+            self._note_failure(name, loading, RemotingClosed(text))
         else:
             # As old as the request: what it says may have changed since.
             self._keep(name, CacheEntry(content, loading.started_s, loading.started_s + self._max_age_s))
         finally:
             self._loading.pop(name, None)
             loading.done.set()
+
+    def _describe(self, name: str, error: Exception) -> dict[str, str]:
+        return {"kind": self._kind, "name_": quoted(name), "reason": str(error)}
+
+    def _note_failure(self, name: str, loading: Loading, error: Exception) -> None:
+        loading.error = error
+        entry = self._entries.get(name)
+        if entry is not None:
+            entry.refresh_s = trio.current_time() + RETRY_S
 
     def _keep(self, name: str, entry: CacheEntry[Content]) -> None:
         self._entries[name] = entry

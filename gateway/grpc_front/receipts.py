@@ -8,7 +8,7 @@ from typing import NamedTuple, Self
 from codec.java_numbers import I32, parse_java_integer
 from codec.message import Message
 from codec.properties import POP_CK
-from gateway.broker.pop.receipts import topic_of_kind
+from gateway.broker.pop.receipts import RETRY_V1, RETRY_V2, topic_of_kind
 from gateway.grpc_front import messages
 from gateway.grpc_front.statuses import StatusError
 from remoting.errors import RequestError
@@ -87,7 +87,7 @@ class PopReceipts:
 
     def receipt_of(self, message: Message) -> MessageReceipt:
         """Return the handle of a message. One of a retry topic brings it along, because its topic was changed."""
-        handle = message.properties.get(POP_CK)
+        handle = _handle_of_retry(message.properties.get(POP_CK, ""))
         if handle is None:
             reply = self._reply
             start = self._starts.get(f"0@{message.queue_id}", str(message.queue_offset))
@@ -102,6 +102,19 @@ class PopReceipts:
         by_offset = self._counts.get(f"0@qo{message.queue_id}%{message.queue_offset}")
         counted = by_offset or self._counts.get(f"0@{message.queue_id}")
         return int(counted) if counted and int(counted) > 0 else message.reconsume_times
+
+
+def _handle_of_retry(text: str) -> str | None:
+    """Return a handle that the broker attached to a message; None for any other text.
+
+    It attaches those of retry topics only. Senders can write others into the messages of a batch, because the official
+    broker removes the property from single messages only, and one that nobody can use would be renewed in vain.
+    """
+    try:
+        receipt = MessageReceipt.parse(text)
+    except StatusError:
+        return None
+    return text if receipt.kind in (RETRY_V1, RETRY_V2) else None
 
 
 def _keyed(info: str | None) -> list[tuple[str, str]]:

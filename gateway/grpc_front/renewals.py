@@ -132,6 +132,10 @@ class Renewals:
                 log.info("message not renewed", extra={"group": held.group, "reason": str(error)})
                 silent_brokers.add(held.receipt.broker_name)
                 is_held = held.receipt.visible_ms > self._cluster.clock.now_ms()
+            except Exception:
+                # One message must not end the task that renews those of all other consumers.
+                log.exception("message not renewed any more", extra={"group": held.group})
+                is_held = False
             if not is_held:
                 self._held.pop(key, None)
 

@@ -234,6 +234,21 @@ def test_connections_ask_and_answer_over_tls(listening):
     trio.run(main)
 
 
+def test_a_host_that_no_certificate_can_name(ends):
+    """Its name comes from a namesrv, with which anybody may register it."""
+
+    async def main():
+        transport, _ = ends()
+
+        async def plain(host, port):
+            return transport
+
+        with pytest.raises(OSError, match=r"'\.x'.*hostname"):
+            await tls_opener(ANYBODY, plain)(".x", 1)
+
+    trio.run(main)
+
+
 class Updating:
     """The TLS object of a peer that has sent a key update before each of its bytes."""
 

@@ -139,6 +139,12 @@ def test_connecting_to_a_closed_port():
     trio.run(main)
 
 
+@pytest.mark.parametrize("host", ["a..b", ".x", "x" * 300, "\ud800", ""])
+def test_connecting_to_a_host_that_has_no_valid_name(host):
+    with pytest.raises(OSError):  # noqa: PT011 - the system's resolver refuses some of them
+        trio.run(connect, host, 1)
+
+
 @virtual
 async def test_streams_never_send_without_waiting():
     here, there = transports()

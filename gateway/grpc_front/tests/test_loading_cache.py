@@ -89,6 +89,24 @@ async def test_content_stays_while_it_cannot_be_loaded_again_but_not_for_ever(cl
 
 
 @simulated
+async def test_an_unforeseen_failure_ends_the_load_only(cluster, caplog):
+    source = Source()
+    cache = LoadingCache("thing", cluster.nursery, source.load)
+    await cache.ensure("a")
+    source.failure = ValueError("odd")
+    with pytest.raises(RemotingClosed, match="thing 'b' cannot be loaded: ValueError: odd"):
+        await cache.ensure("b")
+    await trio.sleep(MAX_AGE_S)
+    await cache.ensure("a")
+    await settle()
+    assert cache.get("a") == "a 1"
+    assert "cannot be loaded" in caplog.messages
+    source.failure = None
+    await cache.ensure("b")
+    assert cache.get("b") is not None
+
+
+@simulated
 async def test_a_name_that_is_missing_is_looked_for_again_soon(cluster):
     source = Source()
     source.is_missing = True

@@ -11,9 +11,10 @@ import trio
 from codec.command import encode_response
 from codec.constants import ResponseCode
 from gateway.auth.access_control import AccessControl
+from gateway.auth.account_table import User
 from gateway.auth.request_needs import NeedContext
 from gateway.grpc_front import messages as m
-from gateway.grpc_front.loading_cache import MAX_AGE_S
+from gateway.grpc_front.loading_cache import MAX_AGE_S, CacheEntry
 from gateway.grpc_front.remote_cluster import AVOIDED_S, OPEN_TIMEOUT_S, RemoteCluster, split_address
 from gateway.grpc_front.service import GrpcService
 from gateway.grpc_front.tests.test_rpcs import FakeAccounts, resource, send, signed
@@ -474,3 +475,18 @@ async def test_passwords_that_are_not_shown_are_copied(cluster):
     answer = await send(front.client(**signed("alice", "******")), message())
     assert answer.status.code == m.UNAUTHORIZED
     assert requests == [AuthGetUser.code, GetReplicatedAccounts.code]
+
+
+@pytest.mark.parametrize("users", ["[]", "{", '{"users":[1]}', '{"users":{"alice":7}}', "\ud800"])
+@simulated
+async def test_copied_users_that_cannot_be_read_refuse_their_sender_only(cluster, users):
+    front = await open_remote(cluster, asks_for_users=True)
+    shown = AuthGetUserReply(data=UserInfo(username="alice", password="******"))
+    copied = GetReplicatedAccountsReply(data=ReplicatedAccounts(users=users))
+    front.broker_handlers[AuthGetUser.code] = answering([], shown)
+    front.broker_handlers[GetReplicatedAccounts.code] = answering([], copied)
+    for _ in range(2):
+        answer = await send(front.client(**signed("alice", "secret")), message())
+        assert answer.status.code not in (m.OK, m.CODE_UNSPECIFIED)
+    front.remote._users._users._keep("alice", CacheEntry(User("alice", "secret"), trio.current_time(), 1e9))
+    assert (await send(front.client(**signed("alice", "secret")), message())).status.code == m.OK

@@ -6,8 +6,10 @@ import hmac
 import pytest
 import trio
 
+from codec.batch import encode_batch
 from codec.constants import ResponseCode
 from codec.message import iter_messages
+from codec.properties import encode_properties
 from codec.recall_handle import RecallHandle
 from gateway.auth.access_control import AccessControl
 from gateway.auth.account_table import User, UserType
@@ -16,7 +18,9 @@ from gateway.auth.request_needs import NeedContext
 from gateway.auth.resources import Action, parse_resource
 from gateway.grpc_front import messages as m
 from gateway.grpc_front.broker_link import LocalLink
+from gateway.grpc_front.renewals import HeldMessage
 from gateway.grpc_front.served_brokers import LocalCluster
+from gateway.grpc_front.statuses import StatusError
 from gateway.grpc_front.tests import world
 from gateway.grpc_front.tests.world import (
     consumer_settings,
@@ -31,6 +35,7 @@ from gateway.tests.cluster import EPOCH_MS, pull, settle, simulated
 from remoting.errors import RequestError
 from remoting.handler_table import Guard
 from remoting.requests.pop import AckMessage
+from remoting.requests.send import SendBatchMessage
 from remoting.requests.transaction import EndTransaction
 
 LOCAL_ONLY = {"test_a_wrong_signature_is_refused_before_a_link_opens"}
@@ -486,6 +491,71 @@ async def test_a_message_whose_ack_was_refused_for_good_is_renewed_no_longer(clu
     assert (await front.client("client-2").receive(poll_s=20)).bodies == []
     await trio.sleep(45)
     assert (await front.client("client-2").receive(poll_s=20)).bodies == [b"hello"]
+
+
+def forged_handles():
+    """Return texts that are like the handle of a popped message, but that no broker makes."""
+    return [f"0 {EPOCH_MS} 5000 0 9 broker-a 0 0", f"0 {EPOCH_MS} 5000 0 0 broker-a 0 99", "none", ""]
+
+
+@simulated
+async def test_handles_that_a_sender_wrote_into_its_messages_are_ignored(cluster):
+    """A broker takes them away from single messages only, as the official one does, but not from those of a batch."""
+    front = await open_front(cluster)
+    front.create_topic(queues=1)
+    client = front.client()
+    await client.tell_settings(consumer_settings())
+    await client.receive(auto_renew=True)
+    batch = SendBatchMessage(
+        producer_group="PID", topic="orders", default_topic="TBW102", default_topic_queue_nums=4, queue_id=0,
+        sys_flag=0, born_timestamp=EPOCH_MS, flag=0, properties="", reconsume_times=0, batch=True,
+    )  # fmt: skip
+    batch.body = encode_batch(
+        (0, str(number).encode(), encode_properties({"UNIQ_KEY": f"U{number}", "POP_CK": handle}))
+        for number, handle in enumerate(forged_handles())
+    )
+    async with cluster.client(*front.address) as connection:
+        await connection.ask(batch, 3)
+    got = await client.receive(auto_renew=True)
+    assert got.bodies == [b"0", b"1", b"2", b"3"]
+    assert [handle.split(" ")[4:8] for handle in got.handles] == [
+        ["0", "broker-a", "0", str(offset)] for offset in range(4)
+    ]
+    for _ in range(10):
+        await trio.sleep(20)
+        await client.call("Heartbeat", m.HeartbeatRequest(group=resource("GID"), client_type=m.PUSH_CONSUMER))
+    assert (await front.client("client-2").receive(poll_s=5)).bodies == []
+    ack = m.AckMessageRequest(topic=resource(), group=resource("GID"))
+    for handle in got.handles:
+        ack.entries.add(receipt_handle=handle)
+    assert (await client.call("AckMessage", ack)).status.code == m.OK
+
+
+@simulated
+async def test_a_message_that_cannot_be_renewed_does_not_end_the_others(cluster, monkeypatch, caplog):
+    front = await open_front(cluster)
+    front.create_topic(queues=1)
+    client = front.client()
+    await client.tell_settings(consumer_settings())
+    await client.receive(auto_renew=True)
+    await send(client, message())
+    await send(client, message(body=b"second"))
+    change, failures = HeldMessage.change, []
+
+    def fail_for_first(held, invisible_ms):
+        if held.receipt.offset == 0:
+            failures.append(held)
+            raise StatusError(m.INVALID_RECEIPT_HANDLE, "odd")
+        return change(held, invisible_ms)
+
+    monkeypatch.setattr(HeldMessage, "change", fail_for_first)
+    assert len((await client.receive(auto_renew=True)).bodies) == 2
+    for _ in range(5):
+        await trio.sleep(20)
+        await client.call("Heartbeat", m.HeartbeatRequest(group=resource("GID"), client_type=m.PUSH_CONSUMER))
+    assert (await front.client("client-2").receive(poll_s=5)).bodies == [b"hello"]
+    assert len(failures) == 1
+    assert "message not renewed any more" in caplog.messages
 
 
 @simulated

@@ -192,6 +192,7 @@ class Front:
     def __init__(self, cluster: Cluster, service: GrpcService, broker: Node, namesrv: Node) -> None:
         self.cluster = cluster
         self.service = service
+        self.address = broker.address
         self.broker = broker.broker
         self.broker_handlers = broker.service.handlers
         self.native_sends = broker.service.native_sends
