@@ -16,6 +16,14 @@ def key_of(broker_set: BrokerSet, broker_id: int) -> ReplicaKey:
     return ReplicaKey(broker_set.cluster, broker_set.name, broker_id)
 
 
+def master_was_restarted(broker_set: BrokerSet, liveness: Liveness) -> bool:
+    """Tell whether the present master was started again since its election, so that its log may lack its end."""
+    master_id = broker_set.master_id
+    return master_id is not None and liveness.was_restarted(
+        key_of(broker_set, master_id), broker_set.master_epoch
+    )
+
+
 def choose_master(
     broker_set: BrokerSet, liveness: Liveness, designated_id: int | None, *, may_be_unclean: bool
 ) -> int | None:
@@ -53,7 +61,7 @@ def _choose(
     }
     if designated_id is not None:
         return designated_id if designated_id in candidates else None
-    if broker_set.master_id in candidates:
+    if broker_set.master_id in candidates and not master_was_restarted(broker_set, liveness):
         return broker_set.master_id
     return min(candidates, key=lambda broker_id: _rank(broker_id, candidates[broker_id]), default=None)
 

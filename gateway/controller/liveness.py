@@ -79,6 +79,7 @@ class Liveness:
         self._lease_holders: frozenset[ReplicaKey] = frozenset()
         # Of brokers that are not alive any more, where they are longer than usual.
         self._long_timeouts_s: dict[ReplicaKey, float] = {}
+        self._restarted_epochs: dict[ReplicaKey, int] = {}
 
     def record(self, key: ReplicaKey, heartbeat: Heartbeat, connection: Connection | None = None) -> bool:
         """Note a heartbeat; return True if the broker was not alive before."""
@@ -114,6 +115,16 @@ class Liveness:
             else broker.heartbeat.timeout_s
         )
         return self._monotonic() < self._leads_since_s + MASTER_LEASE_SHARE * timeout_s
+
+    def note_restart(self, key: ReplicaKey, epoch: int) -> None:
+        """Note that the master of an epoch was started again, and may have lost the end of its log."""
+        if key not in self._restarted_epochs and len(self._restarted_epochs) >= MAX_LIVE_BROKERS:
+            del self._restarted_epochs[next(iter(self._restarted_epochs))]
+        self._restarted_epochs[key] = epoch
+
+    def was_restarted(self, key: ReplicaKey, epoch: int) -> bool:
+        """Tell whether the master of an epoch was started again since its election."""
+        return self._restarted_epochs.get(key) == epoch
 
     def is_alive(self, key: ReplicaKey) -> bool:
         """Tell whether the broker's last heartbeat is recent enough."""

@@ -13,6 +13,9 @@ Source: ReplicasInfoManager, 5.4.0. Deviations:
 - the next id is never one that is taken already
 - no election is held while a replica that counts has not had the time for a heartbeat (`Liveness.is_unheard`), or the
   master may accept messages because the controller that led before has heard it (`Liveness.may_hold_lease`)
+- a master that registers while it is not alive was started again, perhaps without the end of its log. It is a candidate
+  like any other from then on, and leads in a new epoch if it is elected (`Liveness.was_restarted`); the official
+  controller lets it go on in the old epoch, in which a replica may have messages that it lacks
 """
 
 from collections.abc import Mapping
@@ -22,7 +25,7 @@ from typing import Generic, TypeVar
 from codec.constants import ResponseCode
 from codec.java_numbers import JavaNumberError, parse_java_integer
 from gateway.controller.broker_set import FIRST_BROKER_ID, BrokerSet, parse_address
-from gateway.controller.election import choose_master, key_of
+from gateway.controller.election import choose_master, key_of, master_was_restarted
 from gateway.controller.liveness import Liveness, ReplicaKey
 from remoting.bodies.ha import (
     BrokerReplicasInfo,
@@ -154,7 +157,10 @@ def apply_broker_id(
 def register_broker(
     broker_set: BrokerSet | None, request: ControllerRegisterBroker, liveness: Liveness
 ) -> Ruling[ControllerRegisterBrokerReply]:
-    """Note the address of a broker that has an id, and answer with the master if that is alive."""
+    """Note the address of a broker that has an id, and answer with the master if that is alive.
+
+    A broker registers when it begins: a master that is not alive was started again.
+    """
     cluster = require(request.cluster_name, "clusterName")
     name = require(request.broker_name, "brokerName")
     broker_id = require_id(request.broker_id, "brokerId")
@@ -168,7 +174,9 @@ def register_broker(
         remark = f"BrokerId: {broker_id} hasn't been registered in broker-set: {name}"
         return refused(answer, broker_set, ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED, remark)
     master_id = broker_set.master_id
-    if master_id is not None and liveness.is_alive(ReplicaKey(cluster, name, master_id)):
+    if broker_id == master_id and not liveness.is_alive(key_of(broker_set, broker_id)):
+        liveness.note_restart(key_of(broker_set, broker_id), broker_set.master_epoch)
+    if has_live_master(broker_set, liveness):
         answer.master_broker_id = master_id
         answer.master_address = broker_set.master_address
         answer.master_epoch = broker_set.master_epoch
@@ -297,14 +305,14 @@ def elect_master(
     if broker_set is None:
         code = ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED
         return refused(answer, None, code, "Broker hasn't been registered")
-    is_too_early = False
+    is_too_early, is_restarted = False, master_was_restarted(broker_set, liveness)
     if not broker_set.had_master and request.broker_id in broker_set.replicas:
         elected_id: int | None = request.broker_id
     else:
         is_too_early = _is_too_early(broker_set, liveness)
         designated_id = request.broker_id if request.designate_elect else None
         elected_id = choose_master(broker_set, liveness, designated_id, may_be_unclean=may_be_unclean)
-    if elected_id is not None and elected_id == broker_set.master_id:
+    if elected_id is not None and elected_id == broker_set.master_id and not is_restarted:
         _fill_elected(answer, broker_set)
         answer.data = ElectMasterResponseBody(sync_state_set=sorted(broker_set.sync_set))
         remark = (
@@ -346,9 +354,11 @@ def needs_election(broker_set: BrokerSet, liveness: Liveness, *, may_be_unclean:
 
 
 def has_live_master(broker_set: BrokerSet, liveness: Liveness) -> bool:
-    """Tell whether a broker set has a master that is alive."""
+    """Tell whether a broker set has a master that is alive, and was not started again since its election."""
     master_id = broker_set.master_id
-    return master_id is not None and liveness.is_alive(key_of(broker_set, master_id))
+    if master_id is None or master_was_restarted(broker_set, liveness):
+        return False
+    return liveness.is_alive(key_of(broker_set, master_id))
 
 
 def master_may_hold_lease(broker_set: BrokerSet, liveness: Liveness) -> bool:

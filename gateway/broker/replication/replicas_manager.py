@@ -16,6 +16,8 @@ Theory of operation
 A broker that has just been started, and that the controller takes for the living master, was master before it ended,
 or another process has its identity. It sends no heartbeats until the controller has noticed that end. Slaves may have
 messages of the old epoch that it has lost itself, and one of them is then elected. The official broker goes on at once.
+A controller that has noticed the end may let it lead, but in a new epoch. One that begins to lead after the
+registration does not know of that end: the broker registers there as well.
 
 Source: ReplicasManager, 5.4.0.
 """
@@ -175,6 +177,7 @@ class ReplicasManager:
         self._now_ms = now_ms
         self._broker_id: int | None = None
         self._sends_heartbeats = False
+        self._epoch_at_start = 0
         self._newest: MasterTerm | None = None
         self._to_change = trio.Event()
         self.role = ControlledRole()
@@ -250,17 +253,25 @@ class ReplicasManager:
     async def _find_term(self) -> MasterTerm | None:
         """Say where the broker is, and return the term of the living master, if need be after an election.
 
-        Return None if this broker is said to be that, although it has just been started.
+        Return None if this broker is said to be that, although it has just been started. Raises NoLeader if another
+        controller begins to lead meanwhile.
         """
         term = _term_of(await self._register_address())
+        leader = self._links.leader
+        connection = None if leader is None else leader.connection
         is_own = term is not None and term.master_id == self._broker_id
         if term is not None and is_own and term.epoch > self.role.master_epoch:
-            # An earlier attempt may have begun to send them, and failed after the controller had elected this broker:
-            # its own heartbeats would keep that master alive for good.
+            if self._sends_heartbeats and term.epoch > self._epoch_at_start:
+                return term  # elected since the registration
+            # Its own heartbeats would keep that master alive for good.
             self._sends_heartbeats = False
             return None
-        self._sends_heartbeats = True
+        if not self._sends_heartbeats:
+            self._epoch_at_start = await self._ask_epoch()
+            self._sends_heartbeats = True
         await self._wait_for_heartbeat()
+        if leader is None or self._links.leader is not leader or leader.connection is not connection:
+            raise NoLeader("another controller leads than the one at which this broker registered")
         return term if term is not None and term.master_id is not None else await self._elect()
 
     async def _repeat(self, step: str, attempt: Callable[[], Awaitable[Result]]) -> Result:
@@ -328,6 +339,12 @@ class ReplicasManager:
                     "brokerIdentity: they have lost their state, or an operator removed it there"
                 )
             raise
+
+    async def _ask_epoch(self) -> int:
+        """Return the epoch of the last election; 0 if there was none."""
+        name = self._broker.config.broker_name
+        answer = await self._links.ask_leader(ControllerGetReplicaInfo(broker_name=name))
+        return answer.master_epoch or 0
 
     async def _wait_for_heartbeat(self) -> None:
         """Wait until the leading controller has answered a heartbeat: it elects only brokers that live."""

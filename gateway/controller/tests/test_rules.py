@@ -225,6 +225,53 @@ def test_no_election_before_a_replica_in_sync_had_the_time_for_a_heartbeat() -> 
     assert decision.broker_set.master_id == 2
 
 
+def register(broker_set: BrokerSet, broker_id: int, liveness: Liveness) -> rules.Ruling:  # type: ignore[type-arg]
+    request = ControllerRegisterBroker(
+        cluster_name="C", broker_name="a", broker_id=broker_id, broker_address=f"h:{broker_id}"
+    )
+    return rules.register_broker(broker_set, request, liveness)
+
+
+def test_a_master_that_was_started_again_is_not_master_before_the_others_are_heard() -> None:
+    """The power failed at the master, which lost the end of its log, and at the controller."""
+    clock = Clock()
+    broker_set, _ = two_in_sync(clock)
+    liveness = Liveness(clock.monotonic)
+    assert register(broker_set, 1, liveness).answer.master_epoch is None
+    liveness.record(key_of(broker_set, 1), Heartbeat("h:1", epoch=1, max_offset=50))
+    for broker_id in (1, 3, rules.NO_BROKER):
+        decision = rules.elect_master(broker_set, elect(broker_id), liveness, may_be_unclean=False)
+        assert decision.answer.code == ResponseCode.CONTROLLER_ELECT_MASTER_FAILED
+        assert decision.broker_set is broker_set
+    # It registers again, since nobody was elected.
+    assert register(broker_set, 1, liveness).answer.master_epoch is None
+    assert not rules.has_live_master(broker_set, liveness)
+    liveness.record(key_of(broker_set, 2), Heartbeat("h:2", epoch=1, max_offset=60))
+    assert rules.needs_election(broker_set, liveness, may_be_unclean=False)
+    decision = rules.elect_master(broker_set, elect(1), liveness, may_be_unclean=False)
+    assert decision.broker_set is not None
+    assert (decision.broker_set.master_id, decision.broker_set.master_epoch) == (2, 2)
+
+
+def test_a_master_that_was_started_again_leads_in_a_new_epoch_if_its_log_is_the_longest() -> None:
+    clock = Clock()
+    broker_set, liveness = two_in_sync(clock)
+    clock.now_s = 10.5  # dead, and nobody was elected yet
+    assert register(broker_set, 1, liveness).answer.master_epoch is None
+    for broker_id, max_offset in ((1, 60), (2, 50)):
+        liveness.record(key_of(broker_set, broker_id), Heartbeat("h:1", epoch=1, max_offset=max_offset))
+    decision = rules.elect_master(broker_set, elect(1), liveness, may_be_unclean=False)
+    elected = decision.broker_set
+    assert elected is not None
+    assert (decision.answer.code, decision.answer.master_epoch) == (0, 2)
+    assert (elected.master_id, elected.master_epoch, elected.sync_set) == (1, 2, {1})
+    # From then on it is a master like any other.
+    assert rules.has_live_master(elected, liveness)
+    assert register(elected, 2, liveness).answer.master_epoch == 2
+    decision = rules.elect_master(elected, elect(2), liveness, may_be_unclean=False)
+    assert decision.answer.code == ResponseCode.CONTROLLER_MASTER_STILL_EXIST
+
+
 def test_the_controller_notes_a_lost_master_once_and_elects_when_a_candidate_returns() -> None:
     clock = Clock()
     broker_set, liveness = two_in_sync(clock)
