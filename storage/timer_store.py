@@ -188,7 +188,9 @@ class TimerStore:
         if last is not None and not any(position.pack()):
             self.queue_offset = self._queue_offset_of(last) + 1
         low = self._store.min_offset(self._topic, 0)
-        self.queue_offset = min(max(self.queue_offset, low), self._store.max_offset(self._topic, 0))
+        # Not the readable end: a power cut may leave chained messages unconfirmed again, which must not come twice.
+        high = self._store.next_queue_offset(self._topic, 0)
+        self.queue_offset = min(max(self.queue_offset, low), high)
 
     def _queue_offset_of(self, record: TimerRecord) -> int:
         view = self._store.message_at(record.physical_offset)

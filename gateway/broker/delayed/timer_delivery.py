@@ -136,7 +136,7 @@ class TimerDelivery:
     @property
     def behind_messages(self) -> int:
         """Messages of the timer topic not read yet. Source: TimerMessageStore.getEnqueueBehindMessages, 5.4.0."""
-        return self._store.max_offset(TIMER_TOPIC, 0) - self._timer_store.queue_offset
+        return max(0, self._store.max_offset(TIMER_TOPIC, 0) - self._timer_store.queue_offset)
 
     @property
     def enqueue_behind_ms(self) -> int:
@@ -205,6 +205,8 @@ class TimerDelivery:
         timers = self._timer_store
         start = timers.queue_offset
         result = self._store.read(TIMER_TOPIC, 0, start, MESSAGES_PER_READ)
+        if result.max_offset <= start <= self._store.next_queue_offset(TIMER_TOPIC, 0):
+            return 0  # what follows is not confirmed yet, or not even what was read before the start
         for chunk in result.chunks:
             try:
                 for stored in split_messages(chunk):

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from codec.topics import SCHEDULE_TOPIC
+from codec.topics import SCHEDULE_TOPIC, TIMER_TOPIC
 from gateway.broker.assembly.build import BrokerBuilder
 from gateway.broker.broker import Broker
 from gateway.config.process import BrokerConfig
@@ -109,4 +109,35 @@ def test_a_crash_is_remembered_until_deliveries_have_gone_on() -> None:
         builds.build(configure({2, 3}, all_ack=True)).store.close()
     master = builds.build(configure({2, 3}, all_ack=True))
     master.delay_service.deliver_due(clock.now_ms())
+    assert master.store.max_physical_offset == end
+
+
+def without_entries(files: CrashFiles) -> CrashFiles:
+    """Return the files after a power cut that took the queue entries, and no message."""
+    files = files.crash(random.Random(1), lose_unflushed=False)
+    files.delete_tree("/b/consumequeue")
+    return files
+
+
+def test_timer_messages_that_are_unconfirmed_again_are_not_chained_twice() -> None:
+    files, clock = CrashFiles(), FakeClock()
+    master = builder(files, clock).build(configure({2}, all_ack=True))
+    properties = {"TIMER_DELIVER_MS": str(clock.now_ms() + 1500), "UNIQ_KEY": "U"}
+    master.writer.write(NewMessage("t", 0, b"timed", properties))
+    timers = master.timer_delivery
+    assert timers is not None
+    assert timers.read_topic(100) == 1
+    clock.pass_ms(5_000)
+    timers.deliver_due(100)
+    master = builder(without_entries(files), clock).build(configure({2, 3}, all_ack=True))
+    end = master.store.max_physical_offset
+    assert (master.store.max_offset(TIMER_TOPIC, 0), master.store.next_queue_offset(TIMER_TOPIC, 0)) == (0, 1)
+    assert master.store.next_queue_offset("t", 0) == 1
+    timers, rule = master.timer_delivery, master.replication.sync_state
+    assert timers is not None
+    assert rule is not None
+    for position in (0, end // 2, end):
+        rule.acknowledge(rule.join("3", 0), position)
+        assert (timers.read_topic(100), timers.behind_messages) == (0, 0)
+        timers.deliver_due(100)
     assert master.store.max_physical_offset == end
