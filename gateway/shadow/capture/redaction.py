@@ -20,15 +20,19 @@ from codec.properties import decode_properties, encode_properties
 from codec.sysflag import COMPRESSED, COMPRESSION_MASK
 from gateway.shadow.capture.settings import RedactionRule
 from remoting.declare import REQUESTS
+from remoting.requests.replication import GetReplicatedAccounts
 
 CREDENTIAL_FIELDS: Final = ("AccessKey", "Signature", "SecurityToken", "secretKey")
 """Header fields that authenticate a request.
 
 Source: SessionCredentials, CreateAccessConfigRequestHeader, 4.9.8 and 5.4.0.
 """
-CREDENTIAL_BODY_CODES: Final = frozenset((25, 26, 318, 319, 1009, 1010, 3001, 3002, 3004, 3005))
+CREDENTIAL_BODY_CODES: Final = frozenset(
+    (25, 26, 54, 318, 319, 1009, 1010, 3001, 3002, 3004, 3005, GetReplicatedAccounts.code)
+)
 """Requests about users with passwords, and about configurations, which may contain passwords.
 
+54 (GET_BROKER_CLUSTER_ACL_CONFIG) is answered with the accounts of plain_acl.yml by brokers before 5.x.
 Neither the bodies of these requests nor those of their answers are written.
 """
 SEND_CODES: Final = frozenset((10, 310, 320, 324, 325, 326))

@@ -37,7 +37,7 @@ def test_credentials_are_never_written(binary):
     assert command.ext == {"accessKey": "a"}
 
 
-@pytest.mark.parametrize("code", [3001, 3004, 25, 26])
+@pytest.mark.parametrize("code", [3001, 3004, 25, 26, 54, 770_013])
 def test_bodies_with_passwords_are_never_written(code):
     assert request([], code, {"username": "u"}, b'{"password":"p"}')[0].body == b""
     answer = frame(0, {"version": "1"}, b"password=p", flag=1)
