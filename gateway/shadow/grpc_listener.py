@@ -12,12 +12,13 @@ The library of gRPC is imported only if the port is open.
 """
 
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import trio
 
+from codec.hosts import format_host
 from gateway.runtime.listener_tls import ListenTls
 from gateway.runtime.metrics import Distribution, Metric
 from gateway.runtime.process import ListenError
@@ -40,13 +41,17 @@ LOOPBACKS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 class GrpcListener:
-    """Serves 5.x clients in front of the ports of this gateway. ``sign`` signs the front's own questions."""
+    """Serves 5.x clients in front of the ports of this gateway, which ``is_own_port`` knows.
+
+    ``sign`` signs the front's own questions.
+    """
 
     def __init__(
         self,
         settings: ListenSettings,
         clock: Clock,
         *,
+        is_own_port: Callable[[int], bool],
         sign: Sign | None = None,
         acceptor: TlsAcceptor | None = None,
         reactor: Reactor | None = None,
@@ -56,7 +61,7 @@ class GrpcListener:
         self._settings = settings
         self._clock = clock
         self._sign = sign
-        self._opener = own_ports_opener(settings, reactor)
+        self._opener = own_ports_opener(settings, reactor, is_own_port)
         self._service: GrpcService = GrpcService(
             ConnectionLimits(max_frame_bytes=settings.frame_bytes),
             ServerLimits(
@@ -100,12 +105,20 @@ class GrpcListener:
         await self._service.stop()
 
 
-def own_ports_opener(settings: ListenSettings, reactor: Reactor | None) -> Opener:
-    """Return what connects to ports of this gateway, by whatever host the primary's routes name them to clients."""
+def own_ports_opener(
+    settings: ListenSettings, reactor: Reactor | None, is_own_port: Callable[[int], bool]
+) -> Opener:
+    """Return what connects to ports of this gateway, by whatever host the primary's routes name them to clients.
+
+    Any other port is refused: the routes are those of the primary, where anybody may have registered a broker, and this
+    machine may have ports that are for itself only.
+    """
     host = LOOPBACKS.get(settings.host, settings.host)
     open_plain = partial(connect, reactor=reactor)
 
-    async def open_own(_: str, port: int) -> Transport:
+    async def open_own(advertised_host: str, port: int) -> Transport:
+        if not is_own_port(port):
+            raise OSError(f"{format_host((advertised_host, port))} is not a port of this gateway")
         return await open_plain(host, port)
 
     tls: ListenTls = settings.tls

@@ -114,7 +114,12 @@ class ShadowServer:
         self._grpc_port = NO_PORT
         if listen.grpc_port != NO_PORT:
             self._grpc = GrpcListener(
-                listen, SystemClock(), sign=sign, acceptor=acceptor, reactor=self._reactor
+                listen,
+                SystemClock(),
+                is_own_port=self.forwarder.is_own_port,
+                sign=sign,
+                acceptor=acceptor,
+                reactor=self._reactor,
             )
             self.metrics.register(self._grpc.metrics)
         self.metrics.register(self.hub.metrics)

@@ -100,23 +100,22 @@ class Forwarder:
         transport = SocketTransport(sock, self._reactor)
         return transport if self._acceptor is None else await self._acceptor.accept(transport)
 
+    def is_own_port(self, port: int) -> bool:
+        """Tell whether one of this gateway's listeners for namesrvs and brokers has a port."""
+        return port in self.namesrv_ports or self.broker_listeners.is_own_port(port)
+
     def is_own_endpoint(self, endpoint: Endpoint) -> bool:
         """Tell whether one of this gateway's own listeners has an address."""
         host, port = endpoint
-        own = port in self.namesrv_ports or self.broker_listeners.is_own_port(port)
         # Only then bind a socket to find out: the port rules out nearly every address.
-        return own and is_local_host(host)
+        return self.is_own_port(port) and is_local_host(host)
 
     async def is_own_address(self, address: str) -> bool:
         """Tell whether "host:port" leads to one of this gateway's ports, also to those that are not open yet."""
         host, port = split_address(address)
         first = self._settings.namesrv_port
         planned = range(first, first + len(self._primary.namesrvs)) if first else ()
-        if (
-            port not in planned
-            and port not in self.namesrv_ports
-            and not self.broker_listeners.is_own_port(port)
-        ):
+        if port not in planned and not self.is_own_port(port):
             return False
         try:
             with trio.fail_after(self._settings.connect_s):
