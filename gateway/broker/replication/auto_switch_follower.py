@@ -184,6 +184,8 @@ class EpochStream:
             if frames.epoch not in self._named:
                 self._note_epoch(frames.epoch)
             self._receive(offset, part)
+            if not self._has_adopted:
+                continue  # what differs from the master's messages must not become readable
             self._note_confirmed(min(frames.confirm_offset, self._store.max_physical_offset))
 
     def _note_epoch(self, epoch: EpochStart) -> None:

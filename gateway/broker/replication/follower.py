@@ -553,6 +553,9 @@ class Follower:
         copy = LogCopy(
             self._store, self._log, log_range, compared_bytes, prepared, common_end, asks_with_0=True
         )
+        if self.confirm_offset is not None:
+            # It was another master's, and the rest of this log is yet to be compared.
+            self.confirm_offset = min(self.confirm_offset, self._store.readable_until)
         await self._copy(transport, copy, open_stream(copy, self._note_confirmed))
 
     def _note_confirmed(self, offset: int) -> None:

@@ -363,6 +363,37 @@ async def test_the_cut_is_at_the_first_message_that_differs() -> None:
 
 
 @virtual
+async def test_messages_that_differ_from_the_masters_do_not_become_readable_while_they_are_compared() -> None:
+    store, slave = filled(60), filled(40)
+    middle, common = filled(20).max_physical_offset, slave.max_physical_offset
+    ReplicaLog(slave).receive(common, memoryview(log_bytes(former_masters(40, 5), common)))
+    async with world(store, table_of((1, 0), (2, middle)), slave, table_of((1, 0))) as pair:
+        await trio.sleep(10)
+        assert pair.follower.cut_at == common
+        assert pair.follower.confirm_offset is None
+        assert slave.readable_until == common
+        assert ends_of(slave) == ends_of(filled(40))
+
+
+@virtual
+async def test_a_new_connection_confirms_no_more_than_is_readable_already(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def rest(_: Follower) -> None:
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(Follower, "_build_queues", rest)
+    store, slave = filled(60), filled(40)
+    middle, common = filled(20).max_physical_offset, slave.max_physical_offset
+    ReplicaLog(slave).receive(common, memoryview(log_bytes(former_masters(40, 5), common)))
+    async with world(store, table_of((1, 0), (2, middle)), slave, table_of((1, 0))) as pair:
+        pair.follower.confirm_offset = slave.max_physical_offset
+        await trio.sleep(10)
+        assert pair.follower.cut_at == common
+        assert pair.follower.confirm_offset == common
+
+
+@virtual
 async def test_bytes_decide_where_no_epoch_is_common() -> None:
     """Such as at a broker that had no controller before."""
     store, slave = filled(60), filled(40)
