@@ -192,8 +192,10 @@ class ControlledRoles:
     def _go_on_leading(self, role: ControlledRole) -> None:
         """Begin another epoch with the same parts: nobody else was master in between."""
         broker = self._service.broker
-        if broker.replication.epochs is not None:
-            broker.replication.epochs.append(role.master_epoch, broker.store.max_physical_offset)
+        epochs = broker.replication.epochs
+        # An attempt that failed later may have begun the epoch already, which has messages since.
+        if epochs is not None and (epochs.newest is None or epochs.newest.epoch != role.master_epoch):
+            epochs.append(role.master_epoch, broker.store.max_physical_offset)
         if broker.replication.sync_state is not None:
             broker.replication.sync_state.accepted(role.sync_set, role.sync_set_epoch)
         broker.config = replace(broker.config, controlled=role)

@@ -1,10 +1,14 @@
 """Brokers under a controller: they get roles, replace a master that dies, and stop when no controller confirms them."""
 
+from dataclasses import replace
+
 import pytest
 import trio
 
 from codec.constants import ResponseCode
+from gateway.broker.assembly.controlled_role import ControlledRoles
 from gateway.broker.replication.controller_links import ANSWER_TIMEOUT_S, ControllerLinks
+from gateway.broker.topics.topic_table import TopicTable
 from gateway.config.replication import SYNC_MASTER, Role
 from gateway.tests.cluster import NAMESRV, bodies, message, pull, simulated
 from gateway.tests.controlled import CONTROLLER, NAME, controlled
@@ -85,6 +89,30 @@ async def test_a_dead_master_is_replaced_and_comes_back_as_slave(cluster):
     await send(cluster, new, b"to all")
     with pytest.raises(RequestError):
         await send(cluster, back, b"to a slave")
+
+
+@simulated
+async def test_an_epoch_that_is_begun_twice_keeps_its_start(cluster, monkeypatch):
+    """The second attempt comes a second after the first, which had begun it and then failed."""
+    group, (master,) = await controlled(cluster, brokers=1)
+    await send(cluster, master, b"of epoch 1")
+    start = master.broker.store.max_physical_offset
+    begin_epoch, failures = TopicTable.begin_epoch, []
+
+    def fail_once(topics, epoch):
+        if not failures:
+            failures.append(epoch)
+            raise OSError("no space left")
+        begin_epoch(topics, epoch)
+
+    monkeypatch.setattr(TopicTable, "begin_epoch", fail_once)
+    roles = ControlledRoles(master.service, None)
+    role = replace(master.broker.config.controlled, master_epoch=2)
+    with pytest.raises(OSError, match="no space"):
+        await roles.lead(role)
+    await send(cluster, master, b"of epoch 2")
+    await roles.lead(role)
+    assert master.broker.replication.epochs.newest == (2, start)
 
 
 @simulated
