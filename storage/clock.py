@@ -1,6 +1,7 @@
 """The injected source of time."""
 
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 
@@ -26,3 +27,10 @@ class SystemClock:
 
     def monotonic(self) -> float:
         return time.monotonic()
+
+
+def clock_with_suspension(clock: Clock) -> Callable[[], float]:
+    """Return the clock of leases: that of the system, also while the machine was suspended, or the one of a test."""
+    if isinstance(clock, SystemClock) and hasattr(time, "CLOCK_BOOTTIME"):
+        return lambda: time.clock_gettime(time.CLOCK_BOOTTIME)
+    return clock.monotonic

@@ -41,7 +41,7 @@ from remoting.connection import Connection
 from remoting.declare import Header
 from remoting.errors import RequestError
 from remoting.requests.controller import ControllerElectMaster, ControllerElectMasterReply
-from storage.clock import Clock
+from storage.clock import Clock, clock_with_suspension
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ class Controller:
         self._may_need_election = trio.Event()
         self._last_turn_s = clock.monotonic()
         self._waits_for_lease = False
-        self.leadership = Leadership(store, member, clock.monotonic, self._take_over)
+        self.leadership = Leadership(store, member, clock_with_suspension(clock), self._take_over)
 
     def _take_over(self, entries: dict[str, Entry]) -> None:
         self._table = _Table(entries, sum(entry.size_bytes for entry in entries.values()))

@@ -1,7 +1,8 @@
 """Makes one of several controllers the leading one, and keeps it that as long as it can reach the store.
 
 `Leadership.run` begins a term, reads the state, and renews the term at a third of its length. A term that could not be
-renewed is over before another controller can begin one, because both count from before the request to renew it.
+renewed is over before another controller can begin one, because both count from before the request to renew it. The
+clock goes on while the machine is suspended.
 """
 
 import logging

@@ -24,7 +24,7 @@ from remoting.handler_table import NO_GUARD, Guard, GuardedHandlers
 from remoting.limits import ConnectionLimits
 from remoting.reactor import Reactor
 from remoting.server import AcceptTransport, ConnectionType, RemotingServer, ServerLimits
-from storage.clock import Clock
+from storage.clock import Clock, clock_with_suspension
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class ControllerService:
             peer.member_id: format_host((peer.host, port if peer.member_id == config.self_id else peer.port))
             for peer in config.all_peers()
         }
-        self._store = build_store(config, run_blocking, clock.monotonic, memory=memory)
+        self._store = build_store(config, run_blocking, clock_with_suspension(clock), memory=memory)
         self.controller = Controller(
             config,
             self._store,

@@ -28,7 +28,7 @@ from gateway.broker.assembly.saved_role import with_role
 from gateway.broker.assembly.stepping_down import LINGER_S, SteppingDown
 from gateway.broker.replication.broker_identity import BrokerIdentity, IdentityFiles
 from gateway.broker.replication.controller_links import ControllerLinks
-from gateway.broker.replication.fencing import Lease, clock_with_suspension
+from gateway.broker.replication.fencing import Lease
 from gateway.broker.replication.follower import NO_CONNECTION
 from gateway.broker.replication.master_lookup import Master, parse_address
 from gateway.broker.replication.relay import RELAY_S, Relay
@@ -43,7 +43,7 @@ from gateway.config.process import BrokerConfig
 from gateway.config.replication import SLAVE, SYNC_MASTER, UNDECIDED_ID, ControlledRole, Role
 from remoting.errors import RequestError, first_leaf
 from remoting.requests.ha import ExchangeBrokerHaInfo
-from storage.clock import Clock
+from storage.clock import Clock, clock_with_suspension
 
 if TYPE_CHECKING:
     from gateway.broker.assembly.service import BrokerService

@@ -22,7 +22,6 @@ The lease is checked when a message is about to be stored, not by a timer: a pro
 whose machine was suspended, wakes up with an expired lease, whatever it does first.
 """
 
-import time
 from collections.abc import Callable
 from functools import partial
 from math import inf
@@ -34,19 +33,11 @@ from gateway.broker.replication.role_guard import CHANGING, DECIDING, STORING
 from remoting.connection import Connection, Handler
 from remoting.errors import RequestError
 from remoting.requests.namesrv import MASTER_LEASE_SHARE
-from storage.clock import Clock, SystemClock
 
 MAX_HOLD_S: Final = 1.0
 """Longest time for which requests wait because the lease is suspended."""
 MAX_HELD_BYTES: Final = 16 * 1024 * 1024
 GUARDED: Final = STORING | DECIDING | CHANGING
-
-
-def clock_with_suspension(clock: Clock) -> Callable[[], float]:
-    """Return the clock of leases: that of the system, also while the machine was suspended, or the one of a test."""
-    if isinstance(clock, SystemClock) and hasattr(time, "CLOCK_BOOTTIME"):
-        return lambda: time.clock_gettime(time.CLOCK_BOOTTIME)
-    return clock.monotonic
 
 
 class Lease:

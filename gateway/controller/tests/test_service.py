@@ -2,6 +2,7 @@
 
 import json
 import socket
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,9 +13,11 @@ import trio
 
 from codec.constants import ResponseCode
 from gateway.config.controller import ControllerConfig
+from gateway.controller.etcd_store import EtcdStore
 from gateway.controller.liveness import ReplicaKey
 from gateway.controller.service import ControllerService, build_store
 from gateway.controller.sqlite_store import SqliteStore
+from gateway.controller.store import Term
 from remoting.client import open_client
 from remoting.connection import Connection
 from remoting.declare import Request
@@ -270,3 +273,22 @@ def test_settings_choose_the_store(tmp_path: Path) -> None:
     assert json.dumps([path.name for path in (tmp_path / "state").iterdir()]) == '["controller.sqlite"]'
     config = ControllerConfig(etcd="http://127.0.0.1:1;https://e")
     assert not isinstance(build_store(config, run_at_once, lambda: 0.0, memory=False), SqliteStore)
+
+
+def test_a_term_ends_while_the_machine_is_suspended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the controller would go on leading for a while, although another one was elected in that time."""
+    now_s = time.clock_gettime
+    suspended_s = [0.0]
+    monkeypatch.setattr(
+        time, "clock_gettime", lambda clock: now_s(clock) + suspended_s[0] * (clock == time.CLOCK_BOOTTIME)
+    )
+    config = ControllerConfig(etcd="http://127.0.0.1:1")
+    service = ControllerService(config, 9878, SystemClock(), ConnectionLimits(), ServerLimits())
+    store = service._store
+    assert isinstance(store, EtcdStore)
+    term = Term("lease", 1, store._expires_at_s(store._monotonic()))
+    service.controller.leadership._term = term
+    assert service.controller.leadership.term is term
+    suspended_s[0] = config.lease_s
+    assert service.controller.leadership.term is None
+    assert store._expires_at_s(store._monotonic()) > term.expires_at_s + suspended_s[0] - 1

@@ -11,13 +11,12 @@ from gateway.broker.replication.fencing import (
     MAX_HELD_BYTES,
     Lease,
     LeaseGuard,
-    clock_with_suspension,
 )
 from remoting.errors import RequestError
 from remoting.requests.pull import PullMessage
 from remoting.requests.send import SendMessageV2
 from remoting.requests.topics import UpdateAndCreateTopic
-from storage.clock import SystemClock
+from storage.clock import SystemClock, clock_with_suspension
 
 
 class Time:
