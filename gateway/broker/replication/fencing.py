@@ -14,9 +14,13 @@ leading controller:
 
 The lease ends `MASTER_LEASE_SHARE` of the time-out after the heartbeat was *sent*. The controller elects nobody before
 the whole time-out after the heartbeat *came*, and one of this project that begins to lead waits for that share of it
-before it replaces a master that it does not hear. It also elects at once when the connection of the heartbeats closes,
-so the lease is suspended then, until the same controller has answered both requests again, or is known to be gone. That
-takes a moment, for which requests wait (`LeaseGuard`): clients must not see each end of a controller.
+before it replaces a master that it does not hear. If it never heard that master, it takes the default for its time-out:
+a longer one does not make the lease longer. A controller also elects at once when the connection of the heartbeats
+closes, so the lease is suspended then, until the same controller has answered both requests again, or is known to be
+gone. That takes a moment, for which requests wait (`LeaseGuard`): clients must not see each end of a controller.
+
+An answer may come late. So each end and each suspension of the lease begins a new *generation*, and an answer counts
+only if its question was asked in the present one.
 
 The lease is checked when a message is about to be stored, not by a timer: a process that was stopped (SIGSTOP), or
 whose machine was suspended, wakes up with an expired lease, whatever it does first.
@@ -37,6 +41,8 @@ from remoting.requests.namesrv import MASTER_LEASE_SHARE
 MAX_HOLD_S: Final = 1.0
 """Longest time for which requests wait because the lease is suspended."""
 MAX_HELD_BYTES: Final = 16 * 1024 * 1024
+DEFAULT_TIMEOUT_S: Final = 10.0
+"""The time-out of a broker that a controller has not heard. Source: BrokerHeartbeatManager, 5.4.0."""
 GUARDED: Final = STORING | DECIDING | CHANGING
 
 
@@ -45,9 +51,10 @@ class Lease:
 
     def __init__(self, timeout_s: float, now: Callable[[], float]) -> None:
         self.now = now
-        self._length_s = MASTER_LEASE_SHARE * timeout_s
+        self._length_s = MASTER_LEASE_SHARE * min(timeout_s, DEFAULT_TIMEOUT_S)
         self._end_s = -inf
         self._is_suspended = False
+        self._generation = 0
         self._suspended_s = -inf
         self._listeners: list[Callable[[], None]] = []
 
@@ -76,14 +83,25 @@ class Lease:
         """The time until the lease ends unless it is renewed; 0 without one."""
         return max(0.0, self._end_s - self.now()) if not self._is_suspended else 0.0
 
-    def renew(self, heartbeat_sent_s: float) -> None:
-        """Begin or prolong the lease: the leader has confirmed the role after a heartbeat that was sent then."""
+    @property
+    def generation(self) -> int:
+        """The number of ends and suspensions; to be read before the leader is asked, and handed to `renew`."""
+        return self._generation
+
+    def renew(self, heartbeat_sent_s: float, generation: int) -> None:
+        """Begin or prolong the lease: the leader has confirmed the role after a heartbeat that was sent then.
+
+        Does nothing if the lease has ended, or was suspended, since the leader was asked.
+        """
+        if generation != self._generation:
+            return
         self._is_suspended = False
         self._end_s = max(self._end_s, heartbeat_sent_s + self._length_s)
         self.notify()
 
     def suspend(self) -> None:
         """Store nothing until `renew` or `resume`: the leader may take this broker for dead."""
+        self._generation += 1
         if not self._is_suspended:
             self._is_suspended, self._suspended_s = True, self.now()
 
@@ -94,6 +112,7 @@ class Lease:
 
     def end(self) -> None:
         """Store nothing until `renew`: this broker is not the master any more, or not yet."""
+        self._generation += 1
         self._end_s = -inf
         self.notify()
 

@@ -373,7 +373,11 @@ class ReplicasManager:
     # -- handing over -------------------------------------------------------------------------------------------------
 
     async def have_elected(self, broker_id: int) -> MasterTerm:
-        """Have the controller elect a replica, obey the answer, and return it. Raises NoLeader or one of FAILURES."""
+        """Have the controller elect a replica, obey the answer, and return it. Raises NoLeader or one of FAILURES.
+
+        The lease ends before: the controller does not wait for that of a master when another one is named. If it elects
+        nobody, the next confirmation of the role begins another lease.
+        """
         config = self._broker.config
         request = ControllerElectMaster(
             cluster_name=config.broker_cluster_name,
@@ -382,7 +386,17 @@ class ReplicasManager:
             designate_elect=True,
             invoke_time=self._now_ms(),
         )
-        term = _term_of(await self._links.ask_leader(request))
+        self._lease.end()
+        try:
+            answer = await self._links.ask_leader(request)
+        except FAILURES as problem:
+            # Again, because heartbeats went on: what was confirmed meanwhile may be from before the election.
+            self._lease.end()
+            if isinstance(problem, RequestError):
+                with suppress(*FAILURES):
+                    await self._confirm_role(await self._links.wait_for_leader())
+            raise
+        term = _term_of(answer)
         if term is None or term.master_id != broker_id:
             raise NoLeader(f"the controller did not elect the broker {broker_id}")
         self._obey(term)
@@ -424,29 +438,34 @@ class ReplicasManager:
     async def _confirm_role(self, link: ControllerLink) -> None:
         """Ask the leading controller who is master; renew the lease, or obey. Raises one of FAILURES."""
         config = self._broker.config
-        heartbeat_sent_s = link.heartbeat_sent_s
+        heartbeat_sent_s, generation = link.heartbeat_sent_s, self._lease.generation
         timeout_s = config.replication.send_heartbeat_timeout_ms / 1000
         answer = await self._links.ask(
             link, ControllerGetReplicaInfo(broker_name=config.broker_name), timeout_s
         )
         term = _term_of(answer)
-        if term is None or term.epoch < self.role.master_epoch:
+        if term is None or term.epoch < self._newest_epoch:
             return
-        if term.master_id == self._broker_id and heartbeat_sent_s is not None:
-            # Also in an epoch that is yet to begin here, so that requests which wait for that are served at once.
-            self._lease.renew(heartbeat_sent_s)
-        elif self._is_master:
+        if term.master_id != self._broker_id:
+            # Also while the parts of a master are being built: it must not begin with a lease of an earlier term.
             self._lease.end()
+        elif heartbeat_sent_s is not None:
+            # Also in an epoch that is yet to begin here, so that requests which wait for that are served at once.
+            self._lease.renew(heartbeat_sent_s, generation)
         if term.epoch > self.role.master_epoch:
             # Without a master the controller has found nobody. This broker may be in the set, and alive again.
             self._obey(term if term.master_id is not None else await self._elect())
         elif self._is_master and (reports := self._broker.sync_reports) is not None:
             reports.accepted(term.sync_set, term.sync_set_epoch)
 
+    @property
+    def _newest_epoch(self) -> int:
+        """The epoch of the present role, or of the newest that is to be taken."""
+        return max(self.role.master_epoch, 0 if self._newest is None else self._newest.epoch)
+
     def _obey(self, term: MasterTerm) -> None:
         """Have the role of a term taken, if it is newer than the present one."""
-        newest_epoch = max(self.role.master_epoch, 0 if self._newest is None else self._newest.epoch)
-        if term.epoch <= newest_epoch or term.master_id is None:
+        if term.epoch <= self._newest_epoch or term.master_id is None:
             return
         epoch_of_log = self._broker.log_state.epoch
         if term.epoch < epoch_of_log:
@@ -460,6 +479,8 @@ class ReplicasManager:
 
     async def _change_roles(self) -> None:
         """Carry out changes of the role, one after the other, the newest first."""
+        if self._newest_epoch > self.role.master_epoch:
+            self._to_change.set()  # a change that an earlier run of this manager had begun
         while True:
             await self._to_change.wait()
             self._to_change = trio.Event()

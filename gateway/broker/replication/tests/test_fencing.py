@@ -34,7 +34,7 @@ def test_a_broker_begins_without_a_lease() -> None:
 def test_a_lease_ends_before_the_controller_can_elect_another_master() -> None:
     time = Time()
     lease = Lease(10, time)
-    lease.renew(98.0)
+    lease.renew(98.0, lease.generation)
     assert lease.is_valid
     time.now_s = 104.9
     assert lease.is_valid
@@ -46,8 +46,8 @@ def test_a_lease_ends_before_the_controller_can_elect_another_master() -> None:
 def test_a_heartbeat_that_is_confirmed_late_does_not_shorten_the_lease() -> None:
     time = Time()
     lease = Lease(10, time)
-    lease.renew(100.0)
-    lease.renew(95.0)
+    lease.renew(100.0, lease.generation)
+    lease.renew(95.0, lease.generation)
     time.now_s = 106.0
     assert lease.is_valid
 
@@ -57,21 +57,53 @@ def test_a_confirmation_that_arrives_after_the_time_is_no_lease() -> None:
     time = Time()
     lease = Lease(10, time)
     time.now_s = 130.0
-    lease.renew(100.0)
+    lease.renew(100.0, lease.generation)
     assert not lease.is_valid
+
+
+def test_a_lease_is_not_longer_than_a_new_leader_waits_that_has_not_heard_the_master() -> None:
+    time = Time()
+    lease = Lease(60, time)
+    lease.renew(100.0, lease.generation)
+    time.now_s = 106.9
+    assert lease.is_valid
+    time.now_s = 107.1
+    assert not lease.is_valid
+
+
+def test_an_answer_to_a_question_from_before_an_end_or_a_suspension_renews_nothing() -> None:
+    time = Time()
+    lease = Lease(10, time)
+    lease.renew(100.0, lease.generation)
+    asked_in = lease.generation
+    lease.end()
+    lease.renew(100.0, asked_in)
+    assert not lease.is_valid
+    asked_in = lease.generation
+    lease.renew(100.0, asked_in)
+    assert lease.is_valid
+    lease.suspend()
+    lease.renew(100.0, asked_in)
+    assert not lease.is_valid
+    asked_in = lease.generation
+    lease.suspend()
+    lease.renew(100.0, asked_in)
+    assert not lease.is_valid, "another connection has closed since"
+    lease.resume()
+    assert lease.is_valid
 
 
 def test_a_suspended_lease_goes_on_where_it_was() -> None:
     time = Time()
     lease = Lease(10, time)
-    lease.renew(100.0)
+    lease.renew(100.0, lease.generation)
     lease.suspend()
     assert not lease.is_valid
     assert lease.remaining_s == 0
     lease.resume()
     assert lease.is_valid
     lease.suspend()
-    lease.renew(100.0)
+    lease.renew(100.0, lease.generation)
     assert lease.is_valid
     lease.end()
     lease.resume()
@@ -92,7 +124,7 @@ def test_the_guard_refuses_what_stores_or_changes_something() -> None:
         with pytest.raises(RequestError, match="broker-a stores nothing: its controllers") as refused:
             guarded(connection, Command(code))
         assert refused.value.code == ResponseCode.SYSTEM_BUSY
-        lease.renew(time.now_s)
+        lease.renew(time.now_s, lease.generation)
         assert guarded(connection, Command(code)) == b"stored"
         time.now_s += 20
         with pytest.raises(RequestError):
@@ -108,7 +140,7 @@ def test_plain_sends_are_counted_while_the_lease_is_valid() -> None:
     count = LeaseGuard(lease, "broker-a", lambda: True).limit_plain_sends(lambda connection: 7)
     connection: object = None
     assert count(connection) == 0
-    lease.renew(time.now_s)
+    lease.renew(time.now_s, lease.generation)
     assert count(connection) == 7
     time.now_s += 9.1
     assert count(connection) == 0
@@ -162,7 +194,7 @@ def test_requests_wait_while_the_lease_is_suspended_for_a_moment() -> None:
         return b"%d" % command.opaque
 
     handle = guard.guard(SendMessageV2.code, handler)
-    lease.renew(time.now_s)
+    lease.renew(time.now_s, lease.generation)
     lease.suspend()
     assert handle(peer, Command(SendMessageV2.code, 1)) is None
     assert handle(peer, Command(SendMessageV2.code, 2)) is None
@@ -193,12 +225,12 @@ def test_requests_that_waited_are_not_stored_by_a_slave() -> None:
         stored.append(command)
 
     handle = guard.guard(SendMessageV2.code, handler)
-    lease.renew(time.now_s)
+    lease.renew(time.now_s, lease.generation)
     lease.suspend()
     assert handle(peer, Command(SendMessageV2.code, 1)) is None
     is_master[0] = False
     guard.guard(SendMessageV2.code, handler)
-    lease.renew(time.now_s)
+    lease.renew(time.now_s, lease.generation)
     assert (stored, len(peer.refusals)) == ([], 1)
 
 
@@ -206,7 +238,7 @@ def test_many_bytes_do_not_wait() -> None:
     time, peer = Time(), Peer()
     lease = Lease(10, time)
     handle = LeaseGuard(lease, "broker-a", lambda: True).guard(SendMessageV2.code, lambda _, command: b"")
-    lease.renew(time.now_s)
+    lease.renew(time.now_s, lease.generation)
     lease.suspend()
     assert handle(peer, Command(SendMessageV2.code, body=bytes(MAX_HELD_BYTES))) is None
     with pytest.raises(RequestError):
