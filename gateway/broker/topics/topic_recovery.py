@@ -5,9 +5,13 @@ once. A topic counts as lost in this way if it is missing in topics.json and its
 the last change in that file. A topic that was deleted has no message after its deletion, so it stays deleted, even if
 recovery finds some of its messages in the log. If the process was killed in the middle of a deletion, its queues are
 left, and are deleted here: a topic of that name would show the old messages.
+
+A topic with messages that are not confirmed yet (`storage/confirmed_store.py`) is always restored: these are its
+newest, and their time cannot be read.
 """
 
 import logging
+import math
 from contextlib import suppress
 
 from codec.topics import DEFAULT_TOPIC, DLQ_PREFIX, RETRY_PREFIX
@@ -50,8 +54,12 @@ def _finish_deletion(store: MessageStore, topic: str) -> None:
         log.warning("interrupted deletion of a topic finished", extra={"topic": topic})
 
 
-def _newest_ms(store: MessageStore, topic: str, queue_id: int) -> int:
-    return store.store_timestamp_at(topic, queue_id, store.max_offset(topic, queue_id) - 1)
+def _newest_ms(store: MessageStore, topic: str, queue_id: int) -> float:
+    """Return the store timestamp of a queue's newest message; infinity if that is not confirmed yet."""
+    end = store.max_offset(topic, queue_id)
+    if store.next_queue_offset(topic, queue_id) > end:
+        return math.inf
+    return store.store_timestamp_at(topic, queue_id, end - 1)
 
 
 def _restore_topic(topics: TopicTable, topic: str, used_queues: int) -> None:

@@ -293,7 +293,7 @@ class TransactionChecks:
         self.check_backs = self.given_up = 0
         config_of_halves = self._topics.get(TRANS_HALF_TOPIC)
         self._opened_half_ends = {
-            queue_id: store.max_offset(TRANS_HALF_TOPIC, queue_id)
+            queue_id: store.next_queue_offset(TRANS_HALF_TOPIC, queue_id)
             for queue_id in self._topics.queue_ids(
                 config_of_halves.read_queue_nums if config_of_halves else 0
             )
@@ -306,7 +306,12 @@ class TransactionChecks:
         self._config = config
 
     def run_round(self) -> Iterator[None]:
-        """Walk all half messages once. Other tasks get their turn where the generator yields."""
+        """Walk all half messages once. Other tasks get their turn where the generator yields.
+
+        Without effect while messages from before the start are unconfirmed, and op or real messages may be among them.
+        """
+        if self._store.readable_until < self._opened_end:
+            return
         yield from self._index_stored_messages()
         config = self._topics.get(TRANS_HALF_TOPIC)
         for queue_id in self._topics.queue_ids(config.read_queue_nums if config else 0):

@@ -4,7 +4,9 @@ import random
 
 import pytest
 
-from codec.topics import SCHEDULE_TOPIC, TIMER_TOPIC
+from codec.properties import encode_properties
+from codec.sysflag import TRANSACTION_COMMIT
+from codec.topics import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_GROUP, TRANS_HALF_TOPIC
 from gateway.broker.assembly.build import BrokerBuilder
 from gateway.broker.broker import Broker
 from gateway.config.process import BrokerConfig
@@ -141,3 +143,45 @@ def test_timer_messages_that_are_unconfirmed_again_are_not_chained_twice() -> No
         assert (timers.read_topic(100), timers.behind_messages) == (0, 0)
         timers.deliver_due(100)
     assert master.store.max_physical_offset == end
+
+
+def test_a_commit_is_found_once_it_is_confirmed_again() -> None:
+    files, clock = CrashFiles(), FakeClock()
+    master = builder(files, clock).build(configure({2}, all_ack=True))
+    half = {"TRAN_MSG": "true", "PGROUP": "p", "UNIQ_KEY": "U", "REAL_TOPIC": "t", "REAL_QID": "0"}
+    properties = encode_properties(half)
+    born_ms = clock.now_ms()
+    half_end = sum(
+        master.store.append(NewMessage(TRANS_HALF_TOPIC, 0, b"x", properties, born_timestamp=born_ms))[1:3]
+    )
+    master.store.append(
+        NewMessage("t", 0, b"x", properties, sys_flag=TRANSACTION_COMMIT, born_timestamp=born_ms)
+    )
+    clock.pass_ms(30_000)
+    master = builder(without_entries(files), clock).build(configure({2, 3}, all_ack=True))
+    end = master.store.max_physical_offset
+    rule = master.replication.sync_state
+    assert rule is not None
+    for position in (0, half_end, end):
+        rule.acknowledge(rule.join("3", 0), position)
+        list(master.transaction_checks.run_round())
+        assert master.store.next_queue_offset(TRANS_HALF_TOPIC, 0) == 1
+        walked = master.offsets.query_offset(TRANS_GROUP, TRANS_HALF_TOPIC, 0)
+        assert walked == (1 if position == end else -1)
+
+
+@pytest.mark.parametrize("deletes", [False, True])
+def test_a_topic_whose_messages_are_unconfirmed_is_there_again(deletes: bool) -> None:
+    """Also if its deletion was announced: the messages may be those of a topic that was created afterwards."""
+    files, clock = CrashFiles(), FakeClock()
+    master = builder(files, clock).build(configure({2, 3}, all_ack=True))
+    master.topics.persist()
+    clock.pass_ms(1)
+    master.topics.create_for_send("fresh", "TBW102", 4)
+    master.store.append(NewMessage("fresh", 0, b"x", b""))
+    if deletes:
+        master.store.announce_deletions(["fresh"])
+    files = files.crash(random.Random(1), lose_unflushed=False)
+    master = restart(files, clock, {2, 3}, all_ack=True)
+    assert (master.store.max_offset("fresh", 0), master.store.next_queue_offset("fresh", 0)) == (0, 1)
+    assert "fresh" in master.topics
