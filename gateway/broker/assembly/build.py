@@ -412,7 +412,12 @@ def _services(
     commit = _group_commit(config, store, run_blocking, reactor)
     requires = requires_replicas if config.controlled is None else requires_sync_state
     rule = in_sync if in_sync is not None and requires(in_sync.settings) else None
-    gate = AnswerGate(store, commit, flush_timeout_ms=config.store.sync_flush_timeout_ms, replication=rule)
+    gate = AnswerGate(
+        store,
+        commit,
+        flush_timeout_ms=config.store.sync_flush_timeout_ms,
+        replication=rule if confirmation is None else confirmation,
+    )
     if confirmation is not None:
         confirmation.add_position_listener(gate.note_replicated)
     elif rule is not None:

@@ -33,7 +33,7 @@ class NativeSends(FrameTaker):
     ``limits`` are those of the connections. Without the extension nothing is taken.
     """
 
-    __slots__ = ("_gate", "_limits", "_module", "_plain_sends", "_previous_frames")
+    __slots__ = ("_confirmation", "_gate", "_limits", "_module", "_plain_sends", "_previous_frames")
 
     def __init__(self, limits: ConnectionLimits) -> None:
         super().__init__()
@@ -75,7 +75,11 @@ class NativeSends(FrameTaker):
             holds_answers=gate.must_wait,
         )
         self._gate = gate
-        self.take = self._take_held if gate.must_wait else plain_sends.take
+        confirmation = self._confirmation = broker.replication.confirmation
+        if confirmation is not None:
+            self.take = self._take_confirmed
+        else:
+            self.take = self._take_held if gate.must_wait else plain_sends.take
 
     def _take_held(
         self, connection: FrameConnection, buffer: bytes | bytearray, position: int
@@ -85,5 +89,18 @@ class NativeSends(FrameTaker):
         taken = self._plain_sends.take(connection, buffer, position)
         if taken is None:
             return None
+        end, answers, log_ends = taken
+        return end, self._gate.hold_all(connection, answers, log_ends)
+
+    def _take_confirmed(
+        self, connection: FrameConnection, buffer: bytes | bytearray, position: int
+    ) -> tuple[int, bytes | None] | None:
+        """Take sends at a master that confirms messages: C leaves their queue entries to the confirmation."""
+        assert self._plain_sends is not None and self._confirmation is not None
+        taken = self._plain_sends.take(connection, buffer, position)
+        if taken is None:
+            return None
+        # Before the answers are held: where no other replica is required, they leave at once.
+        self._confirmation.advance()
         end, answers, log_ends = taken
         return end, self._gate.hold_all(connection, answers, log_ends)

@@ -5,8 +5,9 @@ waits for messages is told which queues grew. That happens whenever the rule has
 `run` continues with the rest, and with what could not be written. An answer leaves once its message is readable: its
 producer may read it, or end its transaction, at once.
 
-A master that requires no other replica confirms what it appends. Its store builds entries at once then, except for
-sends that C code has stored: those follow with the end of their batch.
+A master that requires no other replica confirms what it appends. Its store builds entries at once then, unless older
+messages have none yet: answers wait until `run` has built those too. For sends that C code has stored, the entries
+follow before their answers leave.
 """
 
 from collections.abc import Callable, Iterable
@@ -30,7 +31,11 @@ NotePosition = Callable[[int], None]
 
 
 class Confirmation:
-    """Connects the rule and the store of one master."""
+    """Connects the rule and the store of one master.
+
+    Implements `ReplicationRule` of `answer_gate.py`: that of the rule, but no answer overtakes a message that the store
+    has not made readable yet.
+    """
 
     def __init__(self, store: ConfirmedStore, rule: SyncStateRule) -> None:
         self._store = store
@@ -48,6 +53,21 @@ class Confirmation:
     def add_position_listener(self, listener: NotePosition) -> None:
         """Call ``listener`` with the physical offset up to which messages are confirmed and readable."""
         self._position_listeners.append(listener)
+
+    @property
+    def timeout_s(self) -> float:
+        """Maximum time in seconds that an answer waits for its message to be confirmed and readable."""
+        return self._rule.timeout_s
+
+    def status_now(self) -> int | None:
+        """Return the status of the message that was appended last if its answer need not wait, otherwise None."""
+        status = self._rule.status_now()
+        is_readable = self._store.readable_until >= self._store.max_physical_offset
+        return status if is_readable else None
+
+    def check_append(self) -> None:
+        """Refuse a message where too few replicas are in sync. Raises RequestError."""
+        self._rule.check_append()
 
     def _note_position(self, position: int) -> None:
         self._store.confirms_at_once = self._rule.confirms_at_once

@@ -140,6 +140,41 @@ async def test_a_long_backlog_is_made_readable_in_slices(cluster):
     assert (master.store.max_offset("a", 0), master.positions[-1]) == (1000, end)
 
 
+class Peer:
+    """Stands for the connection of a producer."""
+
+    def __init__(self):
+        self.outstanding_requests, self.writes = 0, []
+
+    def write(self, data):
+        self.writes.append(data)
+
+
+@simulated
+async def test_an_answer_does_not_leave_before_the_entries_of_older_messages_are_built(cluster):
+    """Its producer may end a transaction, or read, at once."""
+    broker = started(CrashFiles(), {2, 3})
+    slave = broker.replication.sync_state.join("3", broker.store.max_physical_offset)
+    for _ in range(700):
+        append_to(broker)
+    assert broker.store.readable_until == 0
+    broker.replication.sync_state.leave(slave)
+    broker.replication.sync_state.accepted({2}, 2)
+    assert broker.replication.sync_state.status_now() == ResponseCode.SUCCESS
+    end, peer = append_to(broker), Peer()
+    assert broker.store.readable_until < end
+    assert broker.answer_gate.hold(peer, b"answer", end) is None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(broker.replication.confirmation.run)
+        while not peer.writes:
+            await trio.sleep(0.01)
+        nursery.cancel_scope.cancel()
+    assert (peer.writes, peer.outstanding_requests) == ([b"answer"], 0)
+    assert broker.store.readable_until == end
+    end = append_to(broker)
+    assert broker.answer_gate.hold(peer, b"answer", end) == b"answer"
+
+
 # -- a master that is started again ----------------------------------------------------------------------------------
 
 
@@ -342,11 +377,17 @@ async def test_sends_that_c_takes_are_readable_once_they_are_confirmed(cluster, 
     master = master_of(nodes)
     store, client = master.broker.store, cluster.dial(master.address)
     await client.ask(message(body=b"0"))
+    gate, answers = master.broker.answer_gate, []
+    hold = gate.hold
+    gate.hold = lambda *arguments: answers.append(hold(*arguments)) or answers[-1]
     for number in range(1, 40):
         reply = await client.ask(message(body=b"%d" % number, key=f"K{number}"))
         assert reply.queue_offset == number
         assert store.max_offset("orders", 0) == number + 1
     assert master.service.native_sends.frames == 39
+    assert len(answers) == 39
+    # Answers that need not wait are not held: each would cost an object and another system call.
+    assert [answer is not None for answer in answers] == [brokers == 1] * 39
     replies = bodies(await client.ask(pull(max_msg_nums=50)))
     assert replies == [b"%d" % number for number in range(len(replies))]
     assert len(replies) >= 32
