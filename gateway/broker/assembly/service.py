@@ -206,7 +206,7 @@ class BrokerService:
             connection_type=connection_type,
             taker=self.native_sends,
         )
-        self._checkpoint_end = broker.store.max_physical_offset
+        self._checkpoint_ends = broker.store.max_physical_offset, broker.store.readable_until
         self._checking_transactions = trio.Lock()
         self._connections: set[Connection] = set()
         self._users: list[PartsUser] = []
@@ -532,7 +532,7 @@ class BrokerService:
         self._is_resting = False
         self._fence = ""
         broker.clients.take_over(previous.clients)
-        self._checkpoint_end = broker.store.max_physical_offset
+        self._checkpoint_ends = broker.store.max_physical_offset, broker.store.readable_until
         self._answer_marked = broker.long_polls.answer_marked
         self._wake_slaves = broker.replication.end_batch
         self._pause.lift()
@@ -853,10 +853,11 @@ class BrokerService:
 
     async def _write_checkpoint(self) -> None:
         store = self.broker.store
-        end = store.max_physical_offset
-        if end != self._checkpoint_end:
+        # Before it is written: what is confirmed meanwhile, or after the last append, the next one has to cover.
+        ends = store.max_physical_offset, store.readable_until
+        if ends != self._checkpoint_ends:
             await self.run_blocking(store.write_checkpoint)
-            self._checkpoint_end = end
+            self._checkpoint_ends = ends
 
     async def stop(self) -> None:
         """Send clients away (`go_away.py`), and end `run` after the outstanding requests are answered.

@@ -353,6 +353,26 @@ async def test_what_an_elected_slave_has_is_readable(cluster):
     assert bodies(await cluster.dial(new.address).ask(pull())) == [b"first", b"second"]
 
 
+@simulated
+async def test_a_checkpoint_covers_what_is_confirmed_after_the_last_append(cluster):
+    group, nodes = await controlled(cluster, brokers=1)
+    (node,) = nodes
+    store = node.broker.store
+    await cluster.dial(node.address).ask(message(body=b"first"))
+    store.confirms_at_once = False
+    store.append(NewMessage("orders", 0, b"second", b""))
+    await node.service._write_checkpoint()
+    first_end = store.readable_until
+    assert store._checkpoint.confirm_offset == first_end < store.max_physical_offset
+    store.dispatch(10)
+    await node.service._write_checkpoint()
+    assert store._checkpoint.confirm_offset == store.max_physical_offset
+    writes = []
+    store.write_checkpoint = lambda: writes.append(1)
+    await node.service._write_checkpoint()
+    assert writes == []
+
+
 @pytest.mark.parametrize("offset_of", ["confirmed", "unconfirmed"])
 @simulated
 async def test_a_message_that_is_not_confirmed_is_not_found_by_its_id(cluster, offset_of):
