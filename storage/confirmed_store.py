@@ -31,7 +31,7 @@ Not offered: offset-preserving appends, whose checks read the entries of the mes
 
 import logging
 from collections.abc import Generator, Mapping
-from contextlib import closing, suppress
+from contextlib import suppress
 from typing import Any, Final
 
 from storage.append import Appended, BatchAppended, NewMessage, append_many, append_message
@@ -191,20 +191,18 @@ class ConfirmedStore(MessageStore):
     def delete_topic_in_slices(self, topic: str) -> Generator[None, None, None]:
         """Remove all queues of a topic as `MessageStore.delete_topic_in_slices` does."""
         # What is not confirmed yet gets no entry: the deletion is noted with the end of the log.
-        tails = {key: tail for key, tail in self._tails.items() if key[0] == topic}
+        tails = {key: tail for key, tail in list(self._tails.items()) if key[0] == topic}
         for key in tails:
             del self._tails[key]
-        return self._delete_slices(tails, super().delete_topic_in_slices(topic))
+        note = self._deletion_note(topic)
 
-    def _delete_slices(
-        self, tails: dict[tuple[str, int], QueueTail], slices: Generator[None, None, None]
-    ) -> Generator[None, None, None]:
-        with closing(slices):
+        def note_or_restore() -> None:
             try:
-                next(slices)
+                note()
             except (StoreFull, OSError):
-                # Nothing has changed, and the messages without entries keep their offsets.
+                # Nothing has changed, and the messages without entries keep their offsets. In this thread, before the
+                # queues are back: an append that found a queue without its tail would give their offsets again.
                 self._tails.update(tails)
                 raise
-            yield
-            yield from slices
+
+        return self._queue_set.delete_topic(topic, note_or_restore)

@@ -346,7 +346,8 @@ class MessageIndex:
 
     def _note_indexed_time(self) -> None:
         """Set ``indexed_until_ms``, unless the next message cannot be read, as at the end of a log file."""
-        if self.next_offset >= self._log.readable_until:
+        # Not at the end of what is readable: messages that are not confirmed yet are older than now.
+        if self.next_offset >= self._log.max_offset:
             self.indexed_until_ms = self._clock.now_ms() - 1
             return
         message = self._log.select(self.next_offset, MIN_MESSAGE_BYTES)

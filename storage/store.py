@@ -26,7 +26,7 @@ read only fields whose stale value is harmless (an end that is too low).
 
 import logging
 import threading
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -529,9 +529,12 @@ class MessageStore:
         From the call to the last slice the topic refuses messages with StoreFull. The first slice waits for the disk,
         and may run in another thread. Closing the iterator after it deletes the rest.
         """
+        return self._queue_set.delete_topic(topic, self._deletion_note(topic))
+
+    def _deletion_note(self, topic: str) -> Callable[[], None]:
+        """Return the function that records a deletion of a topic as of now. It blocks; raises StoreFull, OSError."""
         log_start, log_end = self.min_physical_offset, self.max_physical_offset
-        note = partial(self._deleted_topics.add, topic, log_start, log_end, self._now_ms())
-        return self._queue_set.delete_topic(topic, note)
+        return partial(self._deleted_topics.add, topic, log_start, log_end, self._now_ms())
 
     def announce_deletions(self, topics: Iterable[str]) -> None:
         """Record durably that topics are about to be deleted; blocks. Raises StoreFull, OSError. Thread safe."""

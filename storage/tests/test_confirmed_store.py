@@ -12,6 +12,7 @@ from codec.batch import encode_batch
 from storage.append import NewMessage
 from storage.checkpoint import CONFIRM_OFFSET_AT
 from storage.confirmed_store import ConfirmedStore
+from storage.consume_queue import ConsumeQueue
 from storage.crash_files import CrashFiles, ProcessKilled
 from storage.errors import MessageIllegal, StoreFull
 from storage.layout import LONG, QUEUE_HOLE_SIZES
@@ -170,6 +171,22 @@ def test_files_whose_messages_are_not_readable_yet_stay() -> None:
     assert store.min_physical_offset > 0
 
 
+def test_the_index_does_not_cover_the_time_of_messages_without_entries() -> None:
+    clock = FakeClock()
+    store = opened(clock=clock)
+    store.append(message())
+    store.dispatch(10)
+    clock.advance(1000)
+    stored_ms = clock.now_ms()
+    store.append(message())
+    clock.advance(1000)
+    store.build_index(10)
+    assert store.index.indexed_until_ms == stored_ms - 1
+    store.dispatch(10)
+    store.build_index(10)
+    assert store.index.indexed_until_ms == clock.now_ms() - 1
+
+
 # -- deleted topics -------------------------------------------------------------------------------------------------
 
 
@@ -208,6 +225,32 @@ def test_a_deletion_that_fails_changes_no_offsets(monkeypatch: pytest.MonkeyPatc
     assert store.append(message())[0] == 1
     store.dispatch(10)
     assert store.max_offset("a", 0) == 2
+
+
+def test_no_offset_is_given_twice_while_a_deletion_fails_in_another_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = opened()
+    store.append(message())
+    offsets = []
+
+    class QueuesByKey(dict[tuple[str, int], ConsumeQueue]):
+        def update(self, *arguments: Any, **queues: Any) -> None:
+            """Let the thread that appends have its turn as soon as the queues are back."""
+            super().update(*arguments, **queues)
+            offsets.append(store.append(message())[0])
+
+    def fail(*arguments: object) -> None:
+        raise StoreFull("full")
+
+    store._queues = store._queue_set.by_key = QueuesByKey(store._queues)
+    monkeypatch.setattr(store._deleted_topics, "add", fail)
+    with pytest.raises(StoreFull):
+        store.delete_topic("a")
+    assert offsets == [1]
+    assert store.append(message())[0] == 2
+    store.dispatch(10)
+    assert store.max_offset("a", 0) == 3
 
 
 # -- after a restart ------------------------------------------------------------------------------------------------
