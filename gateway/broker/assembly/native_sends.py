@@ -96,7 +96,8 @@ class NativeSends(FrameTaker):
         self, connection: FrameConnection, buffer: bytes | bytearray, position: int
     ) -> tuple[int, bytes | None] | None:
         """Take sends at a master that confirms messages: C leaves their queue entries to the confirmation."""
-        assert self._plain_sends is not None and self._confirmation is not None
+        assert self._plain_sends is not None
+        assert self._confirmation is not None
         taken = self._plain_sends.take(connection, buffer, position)
         if taken is None:
             return None

@@ -358,6 +358,7 @@ async def test_a_checkpoint_covers_what_is_confirmed_after_the_last_append(clust
     group, nodes = await controlled(cluster, brokers=1)
     (node,) = nodes
     store = node.broker.store
+    assert isinstance(store, ConfirmedStore)
     await cluster.dial(node.address).ask(message(body=b"first"))
     store.confirms_at_once = False
     store.append(NewMessage("orders", 0, b"second", b""))
@@ -399,7 +400,12 @@ async def test_sends_that_c_takes_are_readable_once_they_are_confirmed(cluster, 
     await client.ask(message(body=b"0"))
     gate, answers = master.broker.answer_gate, []
     hold = gate.hold
-    gate.hold = lambda *arguments: answers.append(hold(*arguments)) or answers[-1]
+
+    def note_answer(*arguments):
+        answers.append(hold(*arguments))
+        return answers[-1]
+
+    gate.hold = note_answer
     for number in range(1, 40):
         reply = await client.ask(message(body=b"%d" % number, key=f"K{number}"))
         assert reply.queue_offset == number
