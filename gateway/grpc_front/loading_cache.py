@@ -7,7 +7,7 @@ the servers do not answer.
 
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
@@ -84,6 +84,13 @@ class LoadingCache(Generic[Content]):
         """Return the content of a name; None if there is none, or it was not loaded."""
         entry = self._entries.get(name)
         return None if entry is None else entry.content
+
+    def contents(self) -> Iterator[Content]:
+        """Iterate over everything that is trusted without asking for it again."""
+        oldest_s = trio.current_time() - MAX_UNUSED_S
+        for entry in self._entries.values():
+            if entry.content is not None and entry.loaded_s > oldest_s:
+                yield entry.content
 
     async def ensure(self, name: str, *arguments: Any) -> None:
         """Make sure that the content of a name can be read. Raises what its first load raises."""

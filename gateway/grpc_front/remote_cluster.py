@@ -67,6 +67,8 @@ AVOIDED_S: Final = 5.0
 COPIED_USERS_MAX_AGE_S: Final = 5.0
 MAX_BROKERS: Final = 1024
 """Brokers that are known at a time: anybody can register any number of them with a namesrv."""
+UNNAMED_BROKER_S: Final = 120.0
+"""Time for which a broker that no namesrv names and no topic uses is still known."""
 MAX_ASKED_BROKERS: Final = 3
 """Brokers that are asked for the same group or user, one after the other."""
 MAX_PORT: Final = 65535
@@ -198,7 +200,7 @@ class RemoteCluster(ServedCluster):
     async def _ask_brokers(self, request: Request[Any]) -> Any:
         if not self._brokers:
             raise RemotingClosed("no broker is known")
-        return await self._ask_any(list(self._brokers.values()), request)
+        return await self._ask_any(_by_failure(self._brokers.values()), request)
 
     # -- topics and groups ---------------------------------------------------------------------------------
 
@@ -264,16 +266,17 @@ class RemoteCluster(ServedCluster):
 
     async def _read_topic(self, brokers: list[RemoteBroker], topic: str) -> TopicConfig | None:
         """Return a topic as one of its brokers has it, with its type; None if none has it."""
-        reply = await self._ask_any(brokers, GetTopicConfig(topic=topic), ResponseCode.TOPIC_NOT_EXIST)
+        request = GetTopicConfig(topic=topic)
+        reply = await self._ask_any(_by_failure(brokers), request, ResponseCode.TOPIC_NOT_EXIST)
         return None if reply is None else cast(TopicConfig, reply.data)
 
     async def _load_group(self, group: str, hosts: list[RemoteBroker]) -> SubscriptionGroupConfig | None:
         """Return a group as a broker has it; ``hosts`` are asked first. None if it has none, or must not be read."""
-        brokers = list(dict.fromkeys([*hosts, *self._brokers.values()]))
+        request = GetSubscriptionGroupConfig(group=group)
+        others = [broker for broker in self._brokers.values() if broker not in hosts]
+        brokers = [*_by_failure(hosts), *_by_failure(others)]
         try:
-            reply = await self._ask_any(
-                brokers, GetSubscriptionGroupConfig(group=group), ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-            )
+            reply = await self._ask_any(brokers, request, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
         except RequestError as refusal:
             log.info("group cannot be read", extra={"group": quoted(group), "reason": str(refusal)})
             return None
@@ -302,7 +305,23 @@ class RemoteCluster(ServedCluster):
         info = (await self._ask_namesrv(GetBrokerClusterInfo())).data
         for name, data in (info.broker_addr_table or {}).items():
             self._note_broker(name, data.broker_addrs)
+        self._forget_brokers()
         return started_s
+
+    def _forget_brokers(self) -> None:
+        """Forget brokers that no namesrv names any more and no topic uses, so that they keep no others out.
+
+        Only some time after they were named last: a namesrv that was restarted knows them again after their next
+        registration, and a topic that is being loaded uses them soon.
+        """
+        oldest_s = trio.current_time() - UNNAMED_BROKER_S
+        unnamed = [name for name, broker in self._brokers.items() if broker.named_s < oldest_s]
+        if unnamed:
+            used = {broker.name for brokers in self._topics.contents() for broker, _ in brokers}
+            for name in unnamed:
+                if name not in used:
+                    log.info("broker is forgotten", extra={"broker": quoted(name)})
+                    del self._brokers[name]
 
     def _note_brokers(self, route: TopicRouteData) -> None:
         for data in route.broker_datas:
@@ -311,13 +330,13 @@ class RemoteCluster(ServedCluster):
     def _note_broker(self, name: str, addresses: Mapping[int, str]) -> None:
         """Take the address of a broker's master. Without one the former address stays: it may come back."""
         address = addresses.get(MASTER_ID)
-        if address is None:
-            return
         broker = self._brokers.get(name)
+        if broker is None and address is not None and len(self._brokers) < MAX_BROKERS:
+            broker = self._brokers[name] = RemoteBroker(name, address)
         if broker is None:
-            if len(self._brokers) < MAX_BROKERS:
-                self._brokers[name] = RemoteBroker(name, address)
-        elif broker.address != address:
+            return
+        broker.named_s = trio.current_time()
+        if address is not None and broker.address != address:
             log.info("master moved", extra={"broker": name, "former": broker.address, "address": address})
             broker.address = address
             broker.avoided_until_s = 0.0
@@ -522,6 +541,11 @@ class RemoteCluster(ServedCluster):
         if problem is not None:
             raise problem
         return None
+
+
+def _by_failure(brokers: Iterable[RemoteBroker]) -> list[RemoteBroker]:
+    """Return brokers in the order to ask them: the one that failed latest at the end."""
+    return sorted(dict.fromkeys(brokers), key=lambda broker: broker.avoided_until_s)
 
 
 def _route_request(topic: str) -> GetRouteInfoByTopic:

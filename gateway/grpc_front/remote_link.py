@@ -18,6 +18,7 @@ which returns the messages.
 """
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final, Protocol, TypeVar
@@ -50,11 +51,13 @@ _NO_MESSAGES: Final = {"popTime": "0", "invisibleTime": "0", "reviveQid": "0", "
 class RemoteBroker:
     """A broker that a namesrv knows. ``address`` is that of its present master."""
 
-    __slots__ = ("address", "avoided_until_s", "name")
+    __slots__ = ("address", "avoided_until_s", "name", "named_s")
 
     def __init__(self, name: str, address: str) -> None:
         self.name = name
         self.address = address
+        self.named_s = -math.inf
+        """Time of the event loop at which a namesrv named the broker last."""
         self.avoided_until_s = 0.0
         """Time of the event loop until which messages rather go to other brokers."""
 

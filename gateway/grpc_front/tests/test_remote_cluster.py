@@ -3,6 +3,7 @@
 That the RPCs do the same as before local brokers is tested in `test_rpcs.py`.
 """
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -15,7 +16,15 @@ from gateway.auth.account_table import User
 from gateway.auth.request_needs import NeedContext
 from gateway.grpc_front import messages as m
 from gateway.grpc_front.loading_cache import MAX_AGE_S, CacheEntry
-from gateway.grpc_front.remote_cluster import AVOIDED_S, OPEN_TIMEOUT_S, RemoteCluster, split_address
+from gateway.grpc_front.remote_cluster import (
+    AVOIDED_S,
+    MASTERS_MAX_AGE_S,
+    MAX_BROKERS,
+    OPEN_TIMEOUT_S,
+    UNNAMED_BROKER_S,
+    RemoteCluster,
+    split_address,
+)
 from gateway.grpc_front.service import GrpcService
 from gateway.grpc_front.tests.test_rpcs import FakeAccounts, resource, send, signed
 from gateway.grpc_front.tests.world import (
@@ -32,13 +41,14 @@ from gateway.grpc_front.tests.world import (
 from gateway.tests.cluster import NAMESRV, Node, settle, simulated
 from remoting.bodies.auth import UserInfo
 from remoting.bodies.replication import ReplicatedAccounts
-from remoting.errors import RequestError
+from remoting.errors import RemotingClosed, RequestError
 from remoting.handler_table import Guard
 from remoting.limits import ConnectionLimits
 from remoting.requests.auth import AuthGetUser, AuthGetUserReply
 from remoting.requests.pop import ChangeMessageInvisibletime
 from remoting.requests.replication import GetReplicatedAccounts, GetReplicatedAccountsReply
 from remoting.requests.send import SendMessageV2
+from remoting.requests.topics import GetTopicConfig
 from remoting.server import ServerLimits
 from storage.files import MemoryFiles
 
@@ -319,6 +329,43 @@ async def receive_from(client, broker, **more):
     stream = await client.start("ReceiveMessage", request, m.ReceiveMessageResponse)
     await stream.ended.wait()
     return stream
+
+
+@simulated
+async def test_brokers_that_no_namesrv_names_any_more_keep_no_others_out(cluster):
+    front = await open_remote(cluster)
+    remote = front.remote
+    assert (await send(front.client(), message())).status.code == m.OK
+    former = remote.broker("broker-a")
+    for number in range(MAX_BROKERS):
+        remote._note_broker(f"stranger-{number}", {0: f"10.9.{number // 256}.{number % 256}:10911"})
+    assert remote.broker("stranger-1000") is not None
+    await cluster.add_broker("broker-b")
+    await trio.sleep(MASTERS_MAX_AGE_S + 5)
+    assert remote.broker("broker-b") is None, "there is no room for it yet"
+    (queues,) = [content for content in remote._topics.contents() if content[0][0] is former]
+    queues.append((remote.broker("stranger-7"), queues[0][1]))
+    await trio.sleep(UNNAMED_BROKER_S + 2 * MASTERS_MAX_AGE_S)
+    assert remote.broker("broker-a") is former
+    assert sorted(remote._brokers) == ["broker-a", "broker-b", "stranger-7"], "a topic uses the last one"
+
+
+@simulated
+async def test_brokers_that_cannot_be_reached_are_asked_last(cluster):
+    front = await open_remote(cluster)
+    remote = front.remote
+    real = remote._brokers.pop("broker-a")
+    for number in range(4):
+        remote._note_broker(f"dead-{number}", {0: f"10.9.9.{number}:10911"})
+    remote._brokers["broker-a"] = real
+    request = GetTopicConfig(topic="orders")
+    for _ in range(2):  # The first three are asked, then the others.
+        with suppress(RemotingClosed):
+            await remote._ask_brokers(request)
+    await trio.sleep(2 * AVOIDED_S)
+    assert (await remote._ask_brokers(request)).data.topic_name == "orders"
+    await remote.load((), "GID")
+    assert "GID" in remote._groups._entries, "a broker has answered"
 
 
 # -- what is read again ---------------------------------------------------------------------------------------
