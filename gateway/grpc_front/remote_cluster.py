@@ -54,6 +54,8 @@ log = logging.getLogger(__name__)
 Reply = TypeVar("Reply", bound=Header | None)
 Sign = Callable[[Command], None]
 TopicBrokers = list[tuple[ServedBroker, TopicConfig]]
+CopiedUsers = tuple[float, dict[str, User]]
+"""The users of a copy, after the time at which it was asked for."""
 
 DEFAULT_MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
 OPEN_TIMEOUT_S: Final = 3.0
@@ -130,7 +132,7 @@ class RemoteCluster(ServedCluster):
         self._sign_own = sign
         self._max_message_bytes = max_message_bytes
         self._users = RemoteUsers(nursery, self._load_user) if asks_for_users else None
-        self._copied_users = LoadingCache[dict[str, User]](
+        self._copied_users = LoadingCache[CopiedUsers](
             "users", nursery, self._copy_users, max_age_s=COPIED_USERS_MAX_AGE_S
         )
         self._accounts: Accounts | None = self._users or accounts
@@ -188,14 +190,24 @@ class RemoteCluster(ServedCluster):
         await self._masters.ensure(_MASTERS)
         info = cast(AuthGetUserReply, await self._ask_brokers(AuthGetUser(username=name))).data
         if info is not None and info.password == MASKED_PASSWORD:
-            await self._copied_users.ensure(_USERS)
-            user = (self._copied_users.get(_USERS) or {}).get(name)
-            return None if user is None else UserInfo(username=name, password=user.password)
+            user = (await self._read_copied_users()).get(name)
+            if user is None:
+                return None
+            return UserInfo(username=name, password=user.password, user_status=user.status.value)
         return info
 
-    async def _copy_users(self, _: str) -> dict[str, User]:
+    async def _read_copied_users(self) -> dict[str, User]:
+        """Return the users of a copy that is not too old. Raises what its request to a broker raises."""
+        copied = self._copied_users.get(_USERS)
+        if copied is None or trio.current_time() - copied[0] >= COPIED_USERS_MAX_AGE_S:
+            await self._copied_users.reload(_USERS)
+            copied = self._copied_users.get(_USERS)
+        return {} if copied is None else copied[1]
+
+    async def _copy_users(self, _: str) -> CopiedUsers:
+        started_s = trio.current_time()
         reply = cast(GetReplicatedAccountsReply, await self._ask_brokers(GetReplicatedAccounts()))
-        return parse_users(reply.data.users.encode()) if reply.data.users else {}
+        return started_s, parse_users(reply.data.users.encode()) if reply.data.users else {}
 
     async def _ask_brokers(self, request: Request[Any]) -> Any:
         if not self._brokers:

@@ -6,17 +6,23 @@ Source: ClusterMetadataService.ClusterUserCacheLoader, 5.4.0.
 """
 
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 import trio
 
-from gateway.auth.account_table import User
+from gateway.auth.access_control import AccessDenied
+from gateway.auth.account_table import User, UserStatus
 from gateway.auth.policies import NO_POLICIES, Policies
+from gateway.auth.resources import find_named
 from gateway.grpc_front.loading_cache import LoadingCache
 from remoting.bodies.auth import UserInfo
 
+MAX_USER_CHARS: Final = 255
+"""Longest name of a user: names of users that do not exist are kept for a while, too."""
+
 
 class RemoteUsers:
-    """The users by name. ``load_user`` asks a broker for one, and returns None if there is none."""
+    """The users by name, except disabled ones. ``load_user`` asks a broker; it returns None if there is none."""
 
     trusts_addresses = False
 
@@ -28,10 +34,14 @@ class RemoteUsers:
         info = await self._load_user(name)
         if info is None or info.username != name or not info.password:
             return None
+        if find_named(UserStatus, info.user_status) is UserStatus.DISABLE:
+            return None
         return User(name, info.password)
 
     async def ensure(self, name: str) -> None:
-        """Make sure that `user` knows a name. Raises what the request to the broker raises."""
+        """Make sure that `user` knows a name. Raises AccessDenied for a long one, or what ``load_user`` raises."""
+        if len(name) > MAX_USER_CHARS:
+            raise AccessDenied(f"a username has at most {MAX_USER_CHARS} characters.")
         await self._users.ensure(name)
 
     def user(self, name: str) -> User | None:

@@ -537,3 +537,53 @@ async def test_copied_users_that_cannot_be_read_refuse_their_sender_only(cluster
         assert answer.status.code not in (m.OK, m.CODE_UNSPECIFIED)
     front.remote._users._users._keep("alice", CacheEntry(User("alice", "secret"), trio.current_time(), 1e9))
     assert (await send(front.client(**signed("alice", "secret")), message())).status.code == m.OK
+
+
+@simulated
+async def test_a_copied_password_is_not_older_than_the_request_for_its_user(cluster):
+    front = await open_remote(cluster, asks_for_users=True)
+    shown = AuthGetUserReply(data=UserInfo(username="alice", password="******"))
+    front.broker_handlers[AuthGetUser.code] = answering([], shown)
+
+    def copy(password, status="enable"):
+        user = f'"username":"alice","password":"{password}","userType":"Normal","userStatus":"{status}"'
+        copied = GetReplicatedAccountsReply(
+            data=ReplicatedAccounts(users=f'{{"users":{{"alice":{{{user}}}}}}}')
+        )
+        front.broker_handlers[GetReplicatedAccounts.code] = answering([], copied)
+
+    async def refreshed(secret):
+        """Return the answers of a user just before and after it is read again."""
+        await trio.sleep(MAX_AGE_S)
+        await send(front.client(**signed("alice", secret)), message())
+        await settle()
+        return (await send(front.client(**signed("alice", secret)), message())).status
+
+    copy("first")
+    assert (await send(front.client(**signed("alice", "first")), message())).status.code == m.OK
+    copy("second")
+    assert (await refreshed("second")).code == m.OK
+    copy("second", "disable")
+    status = await refreshed("second")
+    assert (status.code, status.message) == (m.UNAUTHORIZED, "User:alice is not found.")
+
+
+@simulated
+async def test_a_disabled_user_is_nobody(cluster):
+    front = await open_remote(cluster, asks_for_users=True)
+    reply = AuthGetUserReply(data=UserInfo(username="alice", password="secret", user_status="disable"))
+    front.broker_handlers[AuthGetUser.code] = answering([], reply)
+    answer = await send(front.client(**signed("alice", "secret")), message())
+    assert (answer.status.code, answer.status.message) == (m.UNAUTHORIZED, "User:alice is not found.")
+
+
+@simulated
+async def test_a_long_name_of_a_user_is_not_looked_for(cluster):
+    front = await open_remote(cluster, asks_for_users=True)
+    requests = []
+    front.broker_handlers[AuthGetUser.code] = answering(requests, AuthGetUserReply(data=None))
+    for chars, text in ((255, "is not found."), (256, "a username has at most 255 characters.")):
+        answer = await send(front.client(**signed("a" * chars, "secret")), message())
+        assert answer.status.code == m.UNAUTHORIZED
+        assert text in answer.status.message
+    assert requests == [AuthGetUser.code]
