@@ -20,6 +20,7 @@ from gateway.grpc_front.access import RpcSender
 from gateway.grpc_front.broker_link import BrokerLink
 from gateway.grpc_front.cluster import ServedBroker, ServedCluster
 from gateway.grpc_front.conversion import subscription_to, to_grpc_message
+from gateway.grpc_front.framing import GrpcError, GrpcStatus
 from gateway.grpc_front.rpc import Rpc
 from gateway.grpc_front.transactions import OpenTransaction, OpenTransactions
 from remoting.bodies.heartbeat import ConsumerData, HeartbeatData, ProducerData
@@ -31,6 +32,8 @@ from remoting.requests.transaction import CheckTransactionState
 
 log = logging.getLogger(__name__)
 
+MAX_CLIENTS_PER_CONNECTION: Final = 256
+"""Clients that use one gRPC connection: each has connections of its own to the brokers."""
 CONSUMERS = (messages.PUSH_CONSUMER, messages.SIMPLE_CONSUMER)
 
 
@@ -204,16 +207,23 @@ class Clients:
     async def join(self, rpc: Rpc, settings: messages.Settings) -> GrpcClient:
         """Return the client of a Telemetry stream, registered with its settings.
 
-        Raises StatusError, RequestError. Nothing changes before every broker has accepted the settings: a client id is
-        no secret, and whoever names one must not end the memberships or check-backs of its owner.
+        Raises GrpcError, StatusError, RequestError. Nothing changes before every broker has accepted the settings: a
+        client id is no secret, and whoever names one must not end the memberships or check-backs of its owner.
         """
         client = self._by_id.get(rpc.client_id)
+        users = rpc.connection.state.get(CLIENTS) or set()
+        if client not in users and len(users) >= MAX_CLIENTS_PER_CONNECTION:
+            raise GrpcError(
+                GrpcStatus.RESOURCE_EXHAUSTED,
+                f"the limit of {MAX_CLIENTS_PER_CONNECTION} clients of one connection is reached",
+            )
         if client is None:
             client = GrpcClient(rpc.client_id, rpc.sender.claimed_user, self._cluster, self._transactions)
+            self.note_connection(client, rpc.connection)  # Those that are joining count for the limit.
             try:
                 await client.change_settings(rpc, settings)
             except BaseException:
-                client.close()
+                self.remove(client)
                 raise
             namesake = self._by_id.get(rpc.client_id)
             if namesake is not None:

@@ -16,8 +16,10 @@ from gateway.auth.account_table import User, UserType
 from gateway.auth.policies import NO_POLICIES, Policies, PolicyEntry, PolicyType
 from gateway.auth.request_needs import NeedContext
 from gateway.auth.resources import Action, parse_resource
+from gateway.grpc_front import clients
 from gateway.grpc_front import messages as m
 from gateway.grpc_front.broker_link import LocalLink
+from gateway.grpc_front.framing import GrpcStatus, frame_message
 from gateway.grpc_front.renewals import HeldMessage
 from gateway.grpc_front.served_brokers import LocalCluster
 from gateway.grpc_front.statuses import StatusError
@@ -665,6 +667,39 @@ async def test_settings_that_are_refused_end_the_stream(cluster, settings, text)
     await stream.ended.wait()
     assert stream.status == 3
     assert text in stream.headers["grpc-message"]
+
+
+@simulated
+async def test_a_connection_has_a_limited_number_of_clients(cluster, monkeypatch):
+    monkeypatch.setattr(clients, "MAX_CLIENTS_PER_CONNECTION", 3)
+    front = await open_front(cluster)
+    front.create_topic()
+    client = front.client()
+    streams = []
+    for number in range(5):
+        client.metadata["x-mq-client-id"] = f"client-{number}"
+        begun = await client.begin("Telemetry", m.TelemetryCommand)
+        settings = m.TelemetryCommand(settings=consumer_settings())
+        await client.send(begun, frame_message(settings.SerializeToString()))
+        streams.append(client.streams[begun])
+    await settle()
+    assert [bool(stream.answers) for stream in streams] == [True] * 3 + [False] * 2
+    assert {stream.status for stream in streams[3:]} == {GrpcStatus.RESOURCE_EXHAUSTED}
+    assert all("3 clients of one connection" in stream.headers["grpc-message"] for stream in streams[3:])
+    names = front.broker.clients.consumer_group("GID").client_ids()
+    assert sorted(names) == ["client-0", "client-1", "client-2"]
+    # Settings of its clients may change, and one that leaves makes room; so does one that is refused.
+    client.metadata["x-mq-client-id"] = "client-2"
+    assert (await client.tell_settings(consumer_settings())).answers[0].status.code == m.OK
+    leave = m.NotifyClientTerminationRequest(group=resource("GID"))
+    assert (await client.call("NotifyClientTermination", leave)).status.code == m.OK
+    client.metadata["x-mq-client-id"] = "client-3"
+    stream = await client.tell_settings(consumer_settings("nowhere", "GID"))
+    assert stream.ended.is_set() or stream.answers
+    leave = await client.call("NotifyClientTermination", leave)
+    client.metadata["x-mq-client-id"] = "client-4"
+    assert (await client.tell_settings(consumer_settings())).answers[0].status.code == m.OK
+    assert len(front.broker.clients.consumer_group("GID").client_ids()) == 3
 
 
 @simulated
