@@ -49,6 +49,17 @@ class RpcSender:
             credentials = self._verified[id(accounts)] = self._verify(accounts)
         return credentials
 
+    def check_unsigned(self, accounts: Accounts) -> None:
+        """Refuse an RPC without a signature unless its own address is trusted. Raises AccessDenied.
+
+        For a front whose brokers are elsewhere: they would ask whether the front's address is trusted. Accounts that
+        trust no address leave the decision to the brokers.
+        """
+        if self.claimed_user or not accounts.trusts_addresses:
+            return
+        if not accounts.is_trusted_address(self._remote, None):
+            raise self._denied("", "username cannot be null.")
+
     def _verify(self, accounts: Accounts) -> Credentials:
         fields = self._fields()
         name = self.claimed_user

@@ -160,8 +160,13 @@ class RemoteCluster(ServedCluster):
         return [] if self._accounts is None else [self._accounts]
 
     async def load_sender(self, sender: RpcSender) -> None:
-        """Make sure that the accounts can tell whether they know the sender. Raises AccessDenied without one."""
+        """Make sure that the accounts can tell whether they know the sender.
+
+        Raises AccessDenied for an RPC without a sender that the brokers would trust for the address of this front.
+        """
         if self._users is None:
+            if self._accounts is not None:
+                sender.check_unsigned(self._accounts)
             return
         if not sender.claimed_user:
             raise AccessDenied("username cannot be null.")

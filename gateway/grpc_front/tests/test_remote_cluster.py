@@ -484,6 +484,30 @@ async def test_users_are_those_of_the_brokers(cluster):
     assert asked == ["alice", "nobody", "bob"]
 
 
+@simulated
+async def test_unsigned_rpcs_are_trusted_by_the_address_of_their_sender_only(cluster):
+    """ACL 1.0 has addresses that need no signature, and the brokers see that of the front."""
+    front, accounts = await guarded(cluster)
+    accounts.trusts_addresses = True
+    trusted = {"10.1.0.2"}
+    accounts.is_trusted_address = lambda address, user: user is None and address in trusted
+    client = front.client()
+    answer = await send(client, message())
+    assert (answer.status.code, answer.status.message) == (m.UNAUTHORIZED, "username cannot be null.")
+    route = await client.call("QueryRoute", m.QueryRouteRequest(topic=resource()))
+    assert route.status.code == m.UNAUTHORIZED
+    stream = await client.tell_settings(consumer_settings())
+    await stream.ended.wait()
+    assert stream.answers[0].status.code == m.UNAUTHORIZED
+    assert (await send(front.client(**signed("alice", "secret")), message())).status.code == m.OK
+    answer = await send(front.client(**signed("alice", "wrong")), message())
+    assert answer.status.code == m.UNAUTHORIZED
+    trusted.add(client.remote[0])
+    assert (await send(client, message())).status.code == m.OK
+    trusted.discard("10.1.0.2")
+    assert (await send(client, message())).status.code == m.UNAUTHORIZED
+
+
 def answering(requests, reply):
     """Return a handler that notes its requests, and answers with this reply."""
 
