@@ -124,13 +124,17 @@ class ServedCluster(ABC):
     def writable_queues(self, topic: str, *, is_ordered: bool) -> list[tuple[ServedBroker, int]]:
         """Return the brokers that take messages of a topic, with the number of its queues on each.
 
-        Where messages ``is_ordered`` go depends on all queues, so none is left out for a broker that fails now.
+        Where messages ``is_ordered`` go depends on all queues, so none is left out for a broker that fails now. It must
+        not depend on the order of a route either: brokers are sorted by name. Source: MessageQueueSelector, 5.4.0.
         """
-        return [
+        writable = [
             (broker, config.write_queue_nums)
             for broker, config in self.require_brokers_of(topic)
             if config.perm & PERM_WRITE and config.write_queue_nums > 0
         ]
+        if len(writable) > 1:
+            writable.sort(key=_broker_name)
+        return writable
 
     def next_turn(self) -> int:
         """Return a number that grows with each rpc, for choosing queues in rotation."""
@@ -155,6 +159,10 @@ class ServedCluster(ABC):
     @abstractmethod
     def release_waiting(self) -> None:
         """Have receives that wait for messages answered now."""
+
+
+def _broker_name(item: tuple[ServedBroker, int]) -> str:
+    return item[0].name
 
 
 def topic_not_found(topic: str) -> StatusError:

@@ -520,21 +520,26 @@ class RemoteCluster(ServedCluster):
     async def _ask_namesrv(self, request: Request[Reply], sign: Sign | None = None) -> Reply:
         """Ask the first namesrv that answers; one that does not is the last to be asked from then on.
 
+        One that has just started knows no topics, so that a topic is missing only if no other has it.
         Raises RequestError, and RemotingClosed, RemotingTimeout of the last one.
         """
         problem: Exception = RemotingClosed("no namesrv is configured")
+        missing: RequestError | None = None
         for namesrv in list(self._namesrvs):
             try:
                 return await self._ask(namesrv, request, sign or self._sign_own)
-            except RequestError:
-                raise  # An answer, though a refusal: the others would say the same.
+            except RequestError as refusal:
+                if refusal.code != ResponseCode.TOPIC_NOT_EXIST:
+                    raise  # The others would answer the same.
+                missing = refusal
+                continue
             except OSError as error:
                 problem = RemotingClosed(f"namesrv {format_host(namesrv)} cannot be reached: {error}")
             except (RemotingTimeout, RemotingClosed) as error:
                 problem = error
             self._namesrvs.remove(namesrv)
             self._namesrvs.append(namesrv)
-        raise problem
+        raise missing or problem
 
     async def _ask_any(
         self, brokers: Sequence[RemoteBroker], request: Request[Reply], missing_code: int = -1

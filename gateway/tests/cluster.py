@@ -175,9 +175,13 @@ class Cluster:
     # -- servers --------------------------------------------------------------------------------------------
 
     async def namesrv(
-        self, limits: ConnectionLimits | None = None, guard: Guard = NO_GUARD, **settings: Any
+        self,
+        limits: ConnectionLimits | None = None,
+        guard: Guard = NO_GUARD,
+        address: Address = NAMESRV,
+        **settings: Any,
     ) -> Node:
-        """Start, or restart, the namesrv."""
+        """Start, or restart, the namesrv, or one at another address that no broker registers with."""
         service = NamesrvService(
             NamesrvConfig(**settings),
             self.clock,
@@ -187,7 +191,7 @@ class Cluster:
             run_blocking=inline,
             guard=guard,
         )
-        return await self._start(Node(service, NAMESRV))
+        return await self._start(Node(service, address))
 
     async def add_broker(
         self,

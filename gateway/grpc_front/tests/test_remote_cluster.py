@@ -247,6 +247,18 @@ async def test_unordered_messages_go_to_brokers_that_can_be_reached(cluster):
 
 
 @simulated
+async def test_message_groups_stay_in_their_queues_whatever_the_order_of_a_route_is(cluster):
+    front = await open_remote(cluster, brokers=3)
+    await send(front.client(), message())
+    orders = []
+    for _ in range(2):
+        writable = front.remote.writable_queues("orders", is_ordered=True)
+        orders.append([(broker.name, queues) for broker, queues in writable])
+        front.remote._topics._entries["orders"].content.reverse()
+    assert orders == [[("broker-a", 4), ("broker-b", 4), ("broker-c", 4)]] * 2
+
+
+@simulated
 async def test_a_dead_broker_does_not_keep_clients_from_joining_the_others(cluster):
     front = await open_remote(cluster, brokers=2)
     await send(front.client("client-0"), message())
@@ -402,6 +414,21 @@ async def test_known_topics_are_served_while_no_namesrv_answers(cluster):
     answer = await send(client, message("unknown"))
     assert answer.status.code == m.PROXY_TIMEOUT
     assert "namesrv 10.0.0.1:9876 cannot be reached" in answer.status.message
+
+
+@simulated
+async def test_a_topic_that_one_namesrv_does_not_know_is_asked_for_at_the_others(cluster):
+    """One that has just started learns the topics with the next registrations."""
+    front = await open_remote(cluster)
+    client = front.client()
+    forgetful = await cluster.namesrv(address=("10.0.0.9", 9876))
+    front.remote._namesrvs[:] = [forgetful.address, NAMESRV]
+    assert (await send(client, message())).status.code == m.OK
+    assert (await send(client, message("unknown"))).status.code == m.TOPIC_NOT_FOUND
+    await kill(front.namesrv)
+    front.remote._namesrvs[:] = [forgetful.address, NAMESRV]
+    assert (await send(client, message("unknown-2"))).status.code == m.TOPIC_NOT_FOUND
+    assert front.remote._namesrvs[0] == forgetful.address
 
 
 @simulated
