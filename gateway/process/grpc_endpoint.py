@@ -22,7 +22,7 @@ from gateway.runtime.server_tls import build_opener
 from gateway.runtime.supervise import TaskSupervisor
 from remoting.connection import Handler
 from remoting.server import RemotingServer
-from remoting.transport import Opener, Transport, connect
+from remoting.transport import Address, Opener, Transport, connect
 
 if TYPE_CHECKING:
     from gateway.broker.assembly.service import BrokerService
@@ -147,22 +147,40 @@ def process_cluster(
     """
     from gateway.grpc_front.remote_cluster import split_address
 
-    local = {}
+    local: dict[Address, Address] = {}
     for broker in config.brokers:
         address = split_address(addresses[broker.replica_name])
         local[broker.broker_ip, broker.advertised_port or address[1]] = address
-    open_plain = partial(connect, reactor=parts.reactor)
-
-    async def open_local(host: str, port: int) -> Transport:
-        return await open_plain(*local.get((host, port), (host, port)))
-
+    if namesrv is not None:
+        address = split_address(namesrv)
+        local[address] = address
     return _remote_cluster(
         namesrv or config.brokers[0].namesrv_addr,
-        build_opener(replace(config.tls, **_TRUSTING) if _needs_tls(config) else config.tls, open_local),
+        open_by_origin(config, local, partial(connect, reactor=parts.reactor)),
         parts,
         tasks,
         max_message_bytes=min(broker.store.max_message_size_bytes for broker in config.brokers),
     )
+
+
+def open_by_origin(config: ServeConfig, local: Mapping[Address, Address], open_plain: Opener) -> Opener:
+    """Return the opener of connections to servers of this supervisor, and to all others.
+
+    ``local`` has the addresses at which this machine reaches its own, by those that clients are told. Only these are
+    trusted without a look at their certificates: others, which a namesrv names, are reached as brokers reach namesrvs.
+    Raises TlsError.
+    """
+
+    async def open_mapped(host: str, port: int) -> Transport:
+        return await open_plain(*local[host, port])
+
+    tls = replace(config.tls, **_TRUSTING) if _needs_tls(config) else config.tls
+    open_local, open_other = build_opener(tls, open_mapped), build_opener(config.tls, open_plain)
+
+    async def open_any(host: str, port: int) -> Transport:
+        return await (open_local if (host, port) in local else open_other)(host, port)
+
+    return open_any
 
 
 _TRUSTING: Final[Any] = {"use_client_tls": True, "verify_servers": False}
