@@ -180,7 +180,7 @@ class TimerTakeover:
         self._now_ms = store.clock.now_ms()
         self._copies = DeliveredCopies(store, MAX_COPIES_EXAMINED)
         self._rolled: set[bytes] = set()
-        self.end = store.max_offset(TIMER_TOPIC, 0)
+        self.end = store.next_queue_offset(TIMER_TOPIC, 0)
 
     def is_done(
         self, view: memoryview, queue_offset: int, slot_ms: int, due_ms: int, store_ms: int, properties: bytes

@@ -9,6 +9,7 @@ from codec.sysflag import TRANSACTION_COMMIT
 from codec.topics import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_GROUP, TRANS_HALF_TOPIC
 from gateway.broker.assembly.build import BrokerBuilder
 from gateway.broker.broker import Broker
+from gateway.broker.delayed.timer_takeover import StoreRole
 from gateway.config.process import BrokerConfig
 from gateway.config.replication import SLAVE, SYNC_MASTER, ControlledRole
 from gateway.tests.broker_fakes import FakeClock, run_inline
@@ -142,6 +143,27 @@ def test_timer_messages_that_are_unconfirmed_again_are_not_chained_twice() -> No
         rule.acknowledge(rule.join("3", 0), position)
         assert (timers.read_topic(100), timers.behind_messages) == (0, 0)
         timers.deliver_due(100)
+    assert master.store.max_physical_offset == end
+
+
+def test_a_takeover_of_timers_goes_on_when_its_messages_are_unconfirmed_again() -> None:
+    files, clock = CrashFiles(), FakeClock()
+    master = builder(files, clock).build(configure({2}, all_ack=True))
+    properties = {"TIMER_DELIVER_MS": str(clock.now_ms() + 1500), "UNIQ_KEY": "U"}
+    master.writer.write(NewMessage("t", 0, b"delivered by the former master", properties))
+    clock.pass_ms(60_000)
+    master.replication.takeover.begin_takeover(clock.now_ms(), 1)
+    master = builder(without_entries(files), clock).build(configure({2, 3}, all_ack=True))
+    end = master.store.max_physical_offset
+    timers, rule = master.timer_delivery, master.replication.sync_state
+    assert timers is not None
+    assert rule is not None
+    for position in (0, end):
+        assert master.replication.takeover.role is StoreRole.TAKING_OVER
+        rule.acknowledge(rule.join("3", 0), position)
+        timers.read_topic(100)
+        timers.deliver_due(100)
+    assert master.replication.takeover.role is StoreRole.MASTER
     assert master.store.max_physical_offset == end
 
 
