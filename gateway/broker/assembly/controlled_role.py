@@ -31,6 +31,7 @@ from gateway.broker.replication.controller_links import ControllerLinks
 from gateway.broker.replication.fencing import Lease
 from gateway.broker.replication.follower import NO_CONNECTION
 from gateway.broker.replication.master_lookup import Master, parse_address
+from gateway.broker.replication.parts import SlaveParts
 from gateway.broker.replication.relay import RELAY_S, Relay
 from gateway.broker.replication.replicas_manager import (
     LogState,
@@ -166,6 +167,8 @@ class ControlledRoles:
     async def lead(self, role: ControlledRole) -> None:
         """Become the master, or go on as master in a newer epoch. Raises what went wrong."""
         service = self._service
+        # First, so that an answer of the former master that comes while the parts change leads nobody back to it.
+        self._master_address = ""
         if self._serves and self.config.role is Role.MASTER:
             service.pass_on_to(None)
             self._go_on_leading(role)
@@ -247,19 +250,23 @@ class ControlledRoles:
                 continue
             # One that is not connected may have an old address: the master may use another port since its start.
             if slave.lookup.master is None or slave.follower.state == NO_CONNECTION:
-                await self._ask_master(self._master_address)
+                await self._ask_master(self._master_address, slave)
             await self._has_new_master.wait(RETRY_S if slave.lookup.master is None else LOOK_INTERVAL_S)
 
-    async def _ask_master(self, address: str) -> None:
-        """Ask the master for its HA address, and follow it there. One that is not master yet names none."""
+    async def _ask_master(self, address: str, slave: SlaveParts) -> None:
+        """Ask the master for its HA address, and have these parts of a slave follow it there.
+
+        A master that does not know yet that it is one names none.
+        """
         try:
             with trio.move_on_after(PROBE_TIMEOUT_S):
                 async with self._links.dial(*parse_address(address)) as connection:
                     answer = await connection.ask(ExchangeBrokerHaInfo(), PROBE_TIMEOUT_S, self._links.sign)
                     ha_address = answer.master_ha_address
-                    if ha_address and address == self._master_address:
+                    replication = self._service.broker.replication
+                    if ha_address and address == self._master_address and replication.slave is slave:
                         master = Master(parse_address(ha_address), parse_address(address))
-                        self._service.broker.replication.follow_master(master, address)
+                        replication.follow_master(master, address)
         except* (ValueError, *FAILURES) as problems:
             extra = {"master": address, "reason": str(first_leaf(problems))}
             log.debug("HA port of the master not known", extra=extra)
