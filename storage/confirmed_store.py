@@ -96,6 +96,8 @@ class ConfirmedStore(MessageStore):
 
     def append(self, message: NewMessage[Any]) -> Appended:
         """Store one message as `MessageStore.append` does; it is readable once it is confirmed."""
+        if self.check_append is not None:
+            self.check_append()
         topic, queue_id = message.topic, message.queue_id
         tail = self._tails.get((topic, queue_id)) or self._create_tail(topic, queue_id)
         dispatches = self._dispatches_at_once
@@ -122,6 +124,8 @@ class ConfirmedStore(MessageStore):
         properties_suffix: bytes = b"",
     ) -> BatchAppended:
         """Store a batch as `MessageStore.append_batch` does; it is readable once it is confirmed."""
+        if self.check_append is not None:
+            self.check_append()
         tail = self._tails.get((topic, queue_id)) or self._create_tail(topic, queue_id)
         dispatches = self._dispatches_at_once
         try:

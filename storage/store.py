@@ -114,7 +114,8 @@ class MessageStore:
     consumers have read may be lost, if they had not been flushed. ``flushes`` runs all flushes, until one fails.
     ``disk_full`` is set by `delete_expired`; while it is True the broker refuses messages. ``refusal`` is the reason of
     the last refusal for lack of room, None once there is room again for a message of that size (`probe_room`); smaller
-    ones may be stored meanwhile.
+    ones may be stored meanwhile. ``check_append``, if any, is called before each append, and may refuse it by raising
+    StoreFull.
     """
 
     def __init__(self, config: StoreConfig, files: Files, clock: Clock) -> None:
@@ -124,6 +125,7 @@ class MessageStore:
         self.store_host = _DEFAULT_STORE_HOST
         self.disk_full = False
         self.refusal: str | None = None
+        self.check_append: Callable[[], None] | None = None
         self._refused_bytes = 0
         self._noted_queues: tuple[int, set[tuple[str, int]]] | None = None
         self._next_queue_ends_s = 0.0
@@ -258,6 +260,8 @@ class MessageStore:
         Half messages and rolled back ones get no queue entry. The message is durable once a later `flush` has returned.
         Raises MessageIllegal, StoreFull; then nothing has changed.
         """
+        if self.check_append is not None:
+            self.check_append()
         topic, queue_id = message.topic, message.queue_id
         queue = self._queues.get((topic, queue_id)) or self._queue_set.create(topic, queue_id)
         try:
@@ -284,6 +288,8 @@ class MessageStore:
         ``properties_suffix`` is encoded properties that are appended to every message's own. Raises MessageIllegal or
         StoreFull, and then nothing has changed.
         """
+        if self.check_append is not None:
+            self.check_append()
         queue = self._queues.get((topic, queue_id)) or self._queue_set.create(topic, queue_id)
         try:
             return append_many(
@@ -314,6 +320,8 @@ class MessageStore:
         Raises MessageIllegal, OffsetGap or QueueDiverged, and then nothing has changed; or StoreFull, and then the
         messages that fitted are stored.
         """
+        if self.check_append is not None:
+            self.check_append()
         messages = parse_stored_messages(body, topic, queue_id, offset)
         queue = self._find_queue(topic, queue_id) or self._queue_set.create(topic, queue_id)
         new = [message for message in messages if message.queue_offset >= queue.next_offset]

@@ -173,6 +173,7 @@ class BrokerService:
             if lease is None
             else LeaseGuard(lease, broker.config.broker_name, lambda: self.broker.config.role is Role.MASTER)
         )
+        self._check_appends(broker)
         self._controllers_reason = ""
         self._ha_listeners = list(ha_listeners)
         self._builder = builder
@@ -218,6 +219,11 @@ class BrokerService:
         self._failed_change: PartsChange | None = None
         self._repeat_pause_s = MIN_REPEAT_PAUSE_S
         self._has_unsaved_tables = False
+
+    def _check_appends(self, broker: Broker) -> None:
+        """Have the store of a broker under controllers refuse what would be stored without a lease."""
+        if self._lease_guard is not None:
+            broker.store.check_append = self._lease_guard.check_append
 
     def _bind_handlers(self, broker: Broker) -> dict[int, Handler]:
         observed = self._guard.observed
@@ -531,6 +537,7 @@ class BrokerService:
         self._is_open = True
         self._is_resting = False
         self._fence = ""
+        self._check_appends(broker)
         broker.clients.take_over(previous.clients)
         self._checkpoint_ends = broker.store.max_physical_offset, broker.store.readable_until
         self._answer_marked = broker.long_polls.answer_marked

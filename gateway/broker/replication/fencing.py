@@ -23,7 +23,9 @@ An answer may come late. So each end and each suspension of the lease begins a n
 only if its question was asked in the present one.
 
 The lease is checked when a message is about to be stored, not by a timer: a process that was stopped (SIGSTOP), or
-whose machine was suspended, wakes up with an expired lease, whatever it does first.
+whose machine was suspended, wakes up with an expired lease, whatever it does first. Requests are checked before they
+are handled; the store checks it once more at each append, because background tasks and the later parts of a large batch
+come from no request that was just checked.
 """
 
 from collections.abc import Callable
@@ -37,6 +39,7 @@ from gateway.broker.replication.role_guard import CHANGING, DECIDING, STORING
 from remoting.connection import Connection, Handler
 from remoting.errors import RequestError
 from remoting.requests.namesrv import MASTER_LEASE_SHARE
+from storage.errors import StoreFull
 
 MAX_HOLD_S: Final = 1.0
 """Longest time for which requests wait because the lease is suspended."""
@@ -170,11 +173,19 @@ class LeaseGuard:
         return self._handlers[command.code](connection, command)
 
     def _refusal(self) -> RequestError:
-        return RequestError(
-            ResponseCode.SYSTEM_BUSY,
-            f"[REJECTREQUEST]{self._broker_name} stores nothing: its controllers do not confirm that it still is the "
-            "master, and may have elected another one",
+        return RequestError(ResponseCode.SYSTEM_BUSY, f"[REJECTREQUEST]{self._reason}")
+
+    @property
+    def _reason(self) -> str:
+        return (
+            f"{self._broker_name} stores nothing: its controllers do not confirm that it still is the master, and may "
+            "have elected another one"
         )
+
+    def check_append(self) -> None:
+        """Check the lease before an append. Raises StoreFull: background tasks try again later, as with a full disk."""
+        if self._is_master() and not self._lease.is_valid:
+            raise StoreFull(self._reason)
 
     def limit_plain_sends(self, count_allowed: Callable[[Connection], int]) -> Callable[[Connection], int]:
         """Return the function that says how many plain sends may be taken at once, with this check before it."""

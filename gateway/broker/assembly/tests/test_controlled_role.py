@@ -1,7 +1,5 @@
 """Brokers under a controller: they get roles, replace a master that dies, and stop when no controller confirms them."""
 
-from dataclasses import replace
-
 import pytest
 import trio
 
@@ -9,7 +7,7 @@ from codec.constants import ResponseCode
 from gateway.broker.assembly.controlled_role import ControlledRoles
 from gateway.broker.replication.controller_links import ANSWER_TIMEOUT_S, ControllerLinks
 from gateway.broker.topics.topic_table import TopicTable
-from gateway.config.replication import SYNC_MASTER, Role
+from gateway.config.replication import SYNC_MASTER, ControlledRole, Role
 from gateway.tests.cluster import NAMESRV, bodies, message, pull, simulated
 from gateway.tests.controlled import CONTROLLER, NAME, controlled
 from remoting.bodies.ha import SyncStateSet
@@ -107,7 +105,7 @@ async def test_an_epoch_that_is_begun_twice_keeps_its_start(cluster, monkeypatch
 
     monkeypatch.setattr(TopicTable, "begin_epoch", fail_once)
     roles = ControlledRoles(master.service, None)
-    role = replace(master.broker.config.controlled, master_epoch=2)
+    role = ControlledRole(1, 2, frozenset((1,)), 1)
     with pytest.raises(OSError, match="no space"):
         await roles.lead(role)
     await send(cluster, master, b"of epoch 2")
@@ -161,6 +159,25 @@ async def test_a_master_without_controllers_stores_nothing_before_another_can_be
 def failing(node):
     now_s = trio.current_time()
     return [health.last_error for health in node.service.tasks._tasks.values() if health.is_failing(now_s)]
+
+
+@simulated
+async def test_a_master_without_controllers_delivers_no_delayed_messages(cluster):
+    """Another master delivers them: one offset would name two messages."""
+    group, nodes = await controlled(cluster, brokers=2)
+    master = master_of(nodes)
+    await cluster.dial(master.address).ask(message(body=b"later", properties={"DELAY": "3"}), 10)
+    await trio.sleep(2)
+    group.controller.hangs = True
+    await trio.sleep(7.5)
+    assert not master.service._lease_guard._lease.is_valid
+    end = master.broker.store.max_physical_offset
+    await trio.sleep(5)
+    assert master.broker.store.max_physical_offset == end
+    group.controller.hangs = False
+    await trio.sleep(30)
+    found = await cluster.dial(master_of(nodes).address).ask(pull())
+    assert bodies(found) == [b"later"]
 
 
 @simulated

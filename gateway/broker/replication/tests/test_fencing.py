@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from codec.batch import encode_batch
 from codec.command import Command
 from codec.constants import ResponseCode
 from gateway.broker.replication.fencing import (
@@ -16,7 +17,14 @@ from remoting.errors import RequestError
 from remoting.requests.pull import PullMessage
 from remoting.requests.send import SendMessageV2
 from remoting.requests.topics import UpdateAndCreateTopic
+from storage.append import NewMessage
 from storage.clock import SystemClock, clock_with_suspension
+from storage.config import StoreConfig
+from storage.confirmed_store import ConfirmedStore
+from storage.errors import StoreFull
+from storage.files import MemoryFiles
+from storage.store import MessageStore
+from storage.tests.support import FakeClock
 
 
 class Time:
@@ -132,6 +140,37 @@ def test_the_guard_refuses_what_stores_or_changes_something() -> None:
     assert guard.guard(PullMessage.code, handler) is handler
     is_master[0] = False
     assert all(guard.guard(code, handler) is handler for code in GUARDED)
+
+
+@pytest.mark.parametrize("store_type", [MessageStore, ConfirmedStore])
+def test_a_master_appends_nothing_without_a_lease_whatever_asks_for_it(
+    store_type: type[MessageStore],
+) -> None:
+    time, is_master = Time(), [True]
+    lease = Lease(10, time)
+    store = store_type.open(StoreConfig("/s"), MemoryFiles(), FakeClock())
+    store.check_append = LeaseGuard(lease, "broker-a", lambda: is_master[0]).check_append
+    message, batch = NewMessage("t", 0, b"x", ""), encode_batch([(0, b"x", b"")])
+    lease.renew(time.now_s)
+    store.append(message)
+    store.append_batch("t", 0, batch)
+    end = store.max_physical_offset
+    time.now_s += 9.1
+    with pytest.raises(StoreFull, match="do not confirm"):
+        store.append(message)
+    with pytest.raises(StoreFull, match="do not confirm"):
+        store.append_batch("t", 0, batch)
+    assert (store.max_physical_offset, store.refusal) == (end, None)
+    is_master[0] = False
+    store.append(message)
+    assert store.max_physical_offset > end
+
+
+def test_no_messages_with_the_offsets_of_another_cluster_are_appended_without_a_lease() -> None:
+    store = MessageStore.open(StoreConfig("/s"), MemoryFiles(), FakeClock())
+    store.check_append = LeaseGuard(Lease(10, Time()), "broker-a", lambda: True).check_append
+    with pytest.raises(StoreFull, match="do not confirm"):
+        store.append_preserving_offsets("t", 0, 0, memoryview(b""))
 
 
 def test_plain_sends_are_counted_while_the_lease_is_valid() -> None:
