@@ -413,6 +413,9 @@ class SimBroker:
             if self.is_killed:
                 raise ProcessKilled
             outcome = work()
+        if scope.cancelled_caught:
+            # By `kill`: a task that is shielded from the end of its nursery ends with the process all the same.
+            raise ProcessKilled
         # Not cancelled by `kill` any more, and in vain if the process is.
         await trio.sleep(delay_s * (1 - part))
         return outcome
