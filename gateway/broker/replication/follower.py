@@ -19,7 +19,8 @@ acknowledgement names the end of whole messages that are in the mapped files, so
 3. Compare what comes with the last messages. From the first one that differs, or that the master does not have
    (`Diverged`), the log is to be cut. If even the first one differs, the next connection compares more of them
    (`NothingEqual`). A log that has nothing in common with the master's is cut only if it is short: it may be the only
-   copy of what a master has lost with its disk.
+   copy of what a master has lost with its disk. It is cut as a whole, also what the master has deleted: the logs may
+   part there, where nobody can compare them.
 4. Append what follows, and acknowledge after each read of the socket. A message whose body does not match its CRC is
    refused, and asked for again over a new connection. If it is the same `MAX_REFUSALS` times, the master's log is
    damaged there: the message is copied as it is, so that those after it get their second copy. Another task builds the
@@ -196,6 +197,11 @@ class LogCopy:
                 f"the master's log begins at {master.begin}, and this one ends at {end}: the master has deleted the "
                 f"messages between. {ADVICE}"
             )
+        if end == master.begin and self._common_end != end:
+            raise CannotFollow(
+                f"the master's log begins at {master.begin}, where this one ends: the master has deleted the messages "
+                f"by which the logs could be compared. {ADVICE}"
+            )
         if master.end <= begin:
             raise CannotFollow(
                 f"the master's log ends at {master.end}, and this one begins at {begin}: no message is in both. "
@@ -255,11 +261,14 @@ class LogCopy:
             if self._master is not None and self.next_offset >= self._master.end:
                 comparison.master_ended()
         except Diverged as error:
-            is_after_common = self._common_end is not None and error.physical_offset >= self._common_end
-            if is_after_common or error.physical_offset > self._compared_from:
-                raise
             begin, end = self._store.min_physical_offset, self._store.max_physical_offset
             first_common = max(begin, self._master.begin if self._master is not None else 0)
+            # A common end in what the master has deleted leaves open where the logs part between it and here.
+            is_after_common = (
+                self._common_end is not None and first_common <= self._common_end <= error.physical_offset
+            )
+            if is_after_common or error.physical_offset > self._compared_from:
+                raise
             if self._compared_from > first_common:
                 if self._compared_bytes < MAX_COMPARED_BYTES:
                     raise NothingEqual from error
@@ -267,9 +276,9 @@ class LogCopy:
                     f"the last {self._compared_bytes} bytes of this log have no message of the master's. {ADVICE}"
                 ) from error
             if end - begin <= MAX_DISCARDED_BYTES:
-                raise
+                raise Diverged(begin) from error
             raise CannotFollow(
-                f"no message of this log ({begin} to {end}) is the master's. {ADVICE}"
+                f"no message of this log ({first_common} to {end}) is the master's. {ADVICE}"
             ) from error
         return compared
 

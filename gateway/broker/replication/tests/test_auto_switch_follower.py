@@ -10,7 +10,7 @@ import trio
 import trio.lowlevel
 from trio.testing import memory_stream_pair
 
-from gateway.broker.replication import auto_switch_follower
+from gateway.broker.replication import auto_switch_follower, follower
 from gateway.broker.replication.auto_switch_follower import EpochHandshake
 from gateway.broker.replication.auto_switch_master import AutoSwitchMaster
 from gateway.broker.replication.auto_switch_wire import (
@@ -415,6 +415,42 @@ async def test_a_long_log_is_cut_without_comparing_it(monkeypatch: pytest.Monkey
     async with world(store, table_of((1, 0), (3, common)), slave, table_of((1, 0), (2, common))) as pair:
         await trio.sleep(10)
         assert pair.follower.cut_at == common
+
+
+@pytest.mark.parametrize("limit", [1000, 1 << 20])
+@virtual
+async def test_a_log_that_parts_in_what_the_master_has_deleted_is_not_kept(
+    limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first master went on alone, and is elected again: the common epoch ends before its log begins now."""
+    monkeypatch.setattr(follower, "MAX_DISCARDED_BYTES", limit)
+    store, slave = filled(5), former_masters(5, 40)
+    common = store.max_physical_offset
+    fill(store, 40, seed=2)
+    store.commit_log.delete_first()
+    assert common < store.min_physical_offset
+    epochs = table_of((1, 0), (3, store.max_physical_offset))
+    async with world(store, epochs, slave, table_of((1, 0), (2, common))) as pair:
+        await trio.sleep(10)
+        assert pair.follower.cut_at == (None if limit == 1000 else 0)
+        assert (pair.follower.state == "cannot follow the master") is (limit == 1000)
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+@virtual
+async def test_a_log_that_ends_where_the_master_begins_needs_a_common_epoch(is_known: bool) -> None:
+    store, slave = filled(40), opened()
+    ReplicaLog(slave).receive(0, memoryview(log_bytes(store, 0, 4096)))
+    store.commit_log.delete_first()
+    epochs = table_of((1, 0)) if is_known else table_of((7, 4096))
+    async with world(store, epochs, slave, table_of((1, 0)) if is_known else table_of()) as pair:
+        await trio.sleep(10)
+        if is_known:
+            assert pair.follower.state == "copying"
+            assert log_bytes(slave, 4096) == log_bytes(store)
+        else:
+            assert slave.max_physical_offset == 4096
+            assert pair.follower.state == "cannot follow the master"
 
 
 @virtual

@@ -615,6 +615,50 @@ async def test_comparison_begins_where_the_master_begins() -> None:
         assert log_bytes(slave, 4096) == log_bytes(master)
 
 
+def parted_at_the_start(own_seed: int, messages: int = 40) -> MessageStore:
+    """Return a store whose own messages begin in its first log file."""
+    store = filled(5)
+    assert store.max_physical_offset < 4096
+    fill(store, messages, own_seed)
+    return store
+
+
+@pytest.mark.parametrize("limit", [1000, 1 << 20])
+@virtual
+async def test_what_the_master_has_deleted_is_not_kept_in_a_log_that_differs_after_it(
+    limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The logs part where nobody can compare them: somewhere in the file that only the slave still has."""
+    monkeypatch.setattr("gateway.broker.replication.follower.MAX_DISCARDED_BYTES", limit)
+    master, slave = parted_at_the_start(2), parted_at_the_start(3)
+    master.commit_log.delete_first()
+    async with world(master, slave) as pair:
+        pair.start()
+        await trio.sleep(60)
+        assert pair.master.first_reports[0] == 4096
+        assert not pair.compared
+        if limit == 1000:
+            assert pair.follower.cut_at is None
+            assert pair.follower.state == "cannot follow the master"
+            assert f"(4096 to {slave.max_physical_offset})" in pair.follower.reason
+        else:
+            assert pair.follower.cut_at == 0
+
+
+@virtual
+async def test_a_log_that_ends_where_the_master_begins_cannot_be_compared() -> None:
+    master, former, slave = parted_at_the_start(2), parted_at_the_start(3), opened()
+    master.commit_log.delete_first()
+    ReplicaLog(slave).receive(0, memoryview(log_bytes(former, 0, 4096)))
+    async with world(master, slave) as pair:
+        pair.start()
+        await trio.sleep(60)
+        assert slave.max_physical_offset == 4096
+        assert pair.master.first_reports == []
+        assert pair.follower.state == "cannot follow the master"
+        assert pair.follower.reason.startswith("the master's log begins at 4096, where this one ends")
+
+
 # -- hostile masters ----------------------------------------------------------------------------------------------
 
 

@@ -145,7 +145,7 @@ class Operator:
                 if not slave.is_serving or slave.store is None or master is None or slave.follower is None:
                     continue
                 unable = slave.follower.state == "cannot follow the master"
-                if unable and slave.log_end < master.min_physical_offset:
+                if unable and slave.log_end <= master.min_physical_offset:
                     self._trace(f"{slave.name} lacks what its master has deleted, and begins anew")
                     slave.kill(lose_power=False)
                     await slave.wait_ended()
