@@ -138,6 +138,7 @@ class RemoteCluster(ServedCluster):
         self._accounts: Accounts | None = self._users or accounts
         self._brokers: dict[str, RemoteBroker] = {}
         self._sessions: set[BrokerSession] = set()
+        self._leftovers: dict[str, BrokerSession] = {}
         self._own_connections: dict[Address, FrameConnection] = {}
         self._topics = LoadingCache[TopicBrokers]("topic", nursery, self._load_topic)
         self._groups = LoadingCache[SubscriptionGroupConfig]("group", nursery, self._load_group)
@@ -425,9 +426,9 @@ class RemoteCluster(ServedCluster):
         self, peer: Connection, broker: ServedBroker, on_request: OnRequest = ignore_request
     ) -> BrokerLink:
         """Open a link of its own; with ``on_request`` its connection stands for a member, and for no other one."""
-        session = self._session(peer, broker)
         if on_request is ignore_request:
-            return RemoteLink(session)
+            return RemoteLink(self._leftover_session(broker) if peer.closed else self._session(peer, broker))
+        session = self._session(peer, broker)
         if session.on_request is not None:
             session = self._new_session(broker)
         session.on_request = on_request
@@ -455,6 +456,13 @@ class RemoteCluster(ServedCluster):
             session.shared_link = RemoteLink(session)
         return session
 
+    def _leftover_session(self, broker: ServedBroker) -> BrokerSession:
+        """Return the session for what connections have left that are closed: one for all, as long as it is used."""
+        session = self._leftovers.get(broker.name)
+        if session is None or session.closed:
+            session = self._leftovers[broker.name] = self._new_session(broker)
+        return session
+
     def _new_session(self, broker: ServedBroker) -> BrokerSession:
         session = BrokerSession(cast(RemoteBroker, broker), self)
         self._sessions.add(session)
@@ -463,6 +471,8 @@ class RemoteCluster(ServedCluster):
     def note_end(self, session: BrokerSession) -> None:
         """Forget a session that is closed."""
         self._sessions.discard(session)
+        if self._leftovers.get(session.broker.name) is session:
+            del self._leftovers[session.broker.name]
 
     def release_waiting(self) -> None:
         """Have receives that wait for messages answered without any."""

@@ -18,6 +18,7 @@ from codec.constants import ResponseCode
 from gateway.auth.access_control import AccessDenied
 from gateway.broker.processors.turns import end_turn
 from gateway.grpc_front.access import RpcSender
+from gateway.grpc_front.broker_link import BrokerLink
 from gateway.grpc_front.clients import Clients
 from gateway.grpc_front.cluster import ServedCluster
 from gateway.grpc_front.receipts import MessageReceipt
@@ -35,6 +36,10 @@ MAX_RENEWED_MS: Final = 3 * 3600 * 1000
 MAX_HELD: Final = 100_000
 """Messages of all consumers that are renewed. Further ones are delivered again after a minute."""
 CHANGE_TIMEOUT_S: Final = 3.0
+MAX_RENEWAL_S: Final = 5.0
+"""Longest time for a renewal, that of opening a connection included."""
+MAX_RENEWING_BROKERS: Final = 16
+"""Brokers whose messages are renewed at the same time."""
 ABANDONED_INVISIBLE_MS: Final = 1_000
 """Invisible time of the messages of a consumer that is gone."""
 _PASSING_CODES: Final = frozenset(
@@ -118,57 +123,86 @@ class Renewals:
     async def renew_due(self) -> None:
         """Renew the messages whose invisible time ends soon, and return those of consumers that are gone.
 
-        A broker that does not answer is left alone for the rest of this pass: each of its messages would hold up those
-        of all others. They are tried again at the next pass, until they are visible.
+        Each broker has a task of its own, so that a slow one holds up its own messages only.
         """
-        silent_brokers: set[str] = set()
+        due: dict[str, list[tuple[Key, HeldMessage]]] = {}
         for number, (key, held) in enumerate(list(self._held.items())):
             await end_turn(number)
-            if self._held.get(key) is not held or held.receipt.broker_name in silent_brokers:
-                continue  # The first was released while other tasks ran.
+            if self._is_gone(held) or self._remaining_ms(held) <= RENEW_AHEAD_MS:
+                due.setdefault(held.receipt.broker_name, []).append((key, held))
+        limiter = trio.CapacityLimiter(MAX_RENEWING_BROKERS)
+        async with trio.open_nursery() as nursery:
+            for messages in due.values():
+                nursery.start_soon(self._renew_at_broker, messages, limiter)
+
+    def _is_gone(self, held: HeldMessage) -> bool:
+        return held.peer.closed and self._clients.get(held.client_id) is None
+
+    def _remaining_ms(self, held: HeldMessage) -> int:
+        return held.receipt.visible_ms - self._cluster.clock.now_ms()
+
+    async def _renew_at_broker(
+        self, messages: list[tuple[Key, HeldMessage]], limiter: trio.CapacityLimiter
+    ) -> None:
+        """Renew messages of one broker, until it does not answer: the others are tried again at the next pass."""
+        gone_links: list[BrokerLink] = []
+        is_silent = False
+        async with limiter:
             try:
-                is_held = await self._renew(held)
-            except (RemotingClosed, RemotingTimeout) as error:
-                log.info("message not renewed", extra={"group": held.group, "reason": str(error)})
-                silent_brokers.add(held.receipt.broker_name)
-                is_held = held.receipt.visible_ms > self._cluster.clock.now_ms()
-            except Exception:
-                # One message must not end the task that renews those of all other consumers.
-                log.exception("message not renewed any more", extra={"group": held.group})
-                is_held = False
-            if not is_held:
-                self._held.pop(key, None)
+                for number, (key, held) in enumerate(messages):
+                    await end_turn(number)
+                    if self._held.get(key) is not held:
+                        continue  # It was released while other tasks ran.
+                    try:
+                        is_held = await self._renew(held, gone_links)
+                    except (RemotingClosed, RemotingTimeout) as error:
+                        log.info("message not renewed", extra={"group": held.group, "reason": str(error)})
+                        is_silent = True
+                        is_held = self._remaining_ms(held) > 0
+                    except Exception:
+                        # One message must not end the task that renews those of all other consumers.
+                        log.exception("message not renewed any more", extra={"group": held.group})
+                        is_held = False
+                    if not is_held:
+                        self._held.pop(key, None)
+                    if is_silent:
+                        break
+            finally:
+                for link in gone_links:
+                    link.close("the pass has ended")
 
-    async def _renew(self, held: HeldMessage) -> bool:
-        """Do what is due for a message; return False if it is held no longer.
-
-        Raises RemotingClosed, RemotingTimeout.
-        """
-        if held.peer.closed and self._clients.get(held.client_id) is None:
-            await self._change(held, ABANDONED_INVISIBLE_MS)
+    async def _renew(self, held: HeldMessage, gone_links: list[BrokerLink]) -> bool:
+        """Do what is due for a message; return False if it is held no longer. See `_change`."""
+        if self._is_gone(held):
+            await self._change(held, ABANDONED_INVISIBLE_MS, gone_links)
             return False
-        now_ms = self._cluster.clock.now_ms()
-        if held.receipt.visible_ms - now_ms > RENEW_AHEAD_MS:
-            return True
-        is_over = now_ms - held.since_ms > MAX_RENEWED_MS
-        return not is_over and await self._change(held, held.next_invisible_ms())
+        is_over = self._cluster.clock.now_ms() - held.since_ms > MAX_RENEWED_MS
+        return not is_over and await self._change(held, held.next_invisible_ms(), gone_links)
 
-    async def _change(self, held: HeldMessage, invisible_ms: int) -> bool:
+    async def _change(self, held: HeldMessage, invisible_ms: int, gone_links: list[BrokerLink]) -> bool:
         """Change the invisible time of a message; return False if that was refused.
 
-        Raises RemotingClosed, RemotingTimeout.
+        The first link of a consumer that is gone stays open in ``gone_links``: brokers elsewhere have one connection
+        for all of these while it is used. Raises RemotingClosed, RemotingTimeout.
         """
         broker = self._cluster.broker(held.receipt.broker_name)
         if broker is None:
             return False
         link = self._cluster.open_link(held.peer, broker)
+        is_gone = held.peer.closed
         try:
-            reply = await link.call(held.change(invisible_ms), held.sender, timeout_s=CHANGE_TIMEOUT_S)
+            with trio.move_on_after(MAX_RENEWAL_S) as limit:
+                reply = await link.call(held.change(invisible_ms), held.sender, timeout_s=CHANGE_TIMEOUT_S)
+            if limit.cancelled_caught:
+                raise RemotingTimeout(f"broker {broker.name} was not reached within {MAX_RENEWAL_S} s")
         except RequestError as error:
             log.info("message not renewed", extra={"group": held.group, "reason": str(error)})
             return False
         finally:
-            link.close("the renewal is over")
+            if is_gone and not gone_links:
+                gone_links.append(link)
+            else:
+                link.close("the renewal is over")
         held.receipt = held.receipt.renewed(reply.pop_time, reply.invisible_time, reply.revive_qid)
         held.renewals += 1
         return True

@@ -334,6 +334,29 @@ async def test_a_silent_broker_does_not_keep_messages_of_others_from_being_renew
     assert 1 <= len(asked_s) <= 6
 
 
+@simulated
+async def test_messages_that_a_client_leaves_are_returned_over_one_connection(cluster):
+    front = await open_remote(cluster)
+    client, other = front.client(), front.client("client-2")
+    await client.tell_settings(consumer_settings())
+    await client.receive(auto_renew=True)
+    for _ in range(8):
+        assert (await send(other, message())).status.code == m.OK
+    assert len((await client.receive(auto_renew=True)).bodies) == 8
+    dials, dial = [], front.remote.dial
+
+    async def counted(broker, handlers):
+        dials.append(broker.name)
+        return await dial(broker, handlers)
+
+    front.remote.dial = counted
+    await client.transport.aclose()
+    await trio.sleep(12)
+    assert dials == ["broker-a"]
+    assert front.remote.session_count == 1, "that of the other client"
+    assert len((await other.receive(poll_s=20)).bodies) == 8
+
+
 async def receive_from(client, broker, **more):
     """Receive from the queues of one broker."""
     request = receive_request(**more)
