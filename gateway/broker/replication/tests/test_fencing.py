@@ -151,7 +151,7 @@ def test_a_master_appends_nothing_without_a_lease_whatever_asks_for_it(
     store = store_type.open(StoreConfig("/s"), MemoryFiles(), FakeClock())
     store.check_append = LeaseGuard(lease, "broker-a", lambda: is_master[0]).check_append
     message, batch = NewMessage("t", 0, b"x", ""), encode_batch([(0, b"x", b"")])
-    lease.renew(time.now_s)
+    lease.renew(time.now_s, lease.generation)
     store.append(message)
     store.append_batch("t", 0, batch)
     end = store.max_physical_offset
