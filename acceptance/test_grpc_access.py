@@ -67,6 +67,10 @@ class Front:
     server: Server
     address: str
 
+    def own(self, name: str) -> str:
+        """Return a name of this front's own. Fronts share brokers, and push consumers read on for 20 s at their end."""
+        return f"{name}-{self.address.rpartition(':')[2]}"
+
 
 @pytest.fixture(scope="module")
 def driver() -> Iterator[JavaDriver]:
@@ -111,12 +115,16 @@ def fronts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Front
                 add_user(root, STRANGER, ("Topic:other", "Pub,Sub", "Allow"))
                 for message_type, topic in TYPED.items():
                     root.ask(topic_request(topic, 2, attributes=f"+message.type={message_type}"))
-                for group in ("least-simple", "least-push", "least-ordered"):
-                    create_group(root, group, consume_message_orderly=group == "least-ordered")
+                create_group(root, "least-simple")
                 add_user(root, PUBLISHER, ("Topic:grpc-least*", "Pub", "Allow"))
                 add_user(
                     root, SUBSCRIBER, ("Topic:grpc-least*", "Sub", "Allow"), ("Group:least-*", "Sub", "Allow")
                 )
+        for front in found.values():
+            with dial(front.server.broker) as root:
+                root.ask(topic_request(front.own(TYPED["FIFO"]), 2, attributes="+message.type=FIFO"))
+                create_group(root, front.own("least-push"))
+                create_group(root, front.own("least-ordered"), consume_message_orderly=True)
         yield found
 
 
@@ -212,16 +220,16 @@ def acting_as(driver: JavaDriver | CommandDriver, front: Front, user: str) -> St
 
 @pytest.mark.parametrize("group", ["least-simple", "least-push"])
 def test_a_producer_with_pub_and_a_consumer_with_sub(driver: JavaDriver, front: Front, group: str) -> None:
-    topic = TYPED["NORMAL"]
+    topic, tag = TYPED["NORMAL"], front.own(group)
     consumer = acting_as(driver, front, SUBSCRIBER)
     with acting_as(driver, front, PUBLISHER).producer(topic) as producer:
-        (receipt,) = producer.send({"topic": topic, "body": group, "tag": group})
+        (receipt,) = producer.send({"topic": topic, "body": group, "tag": tag})
     if group == "least-push":
-        with consumer.push(group, topic, tags=group, failures=1) as push:
+        with consumer.push(front.own(group), topic, tags=tag, failures=1) as push:
             # The failed delivery comes again by the group's retry topic, which belongs to the group.
             assert [each["id"] for each in push.received(2, 60)] == [receipt["id"]] * 2
         return
-    with consumer.simple(group, topic, tags=group) as simple:
+    with consumer.simple(group, topic, tags=tag) as simple:
         (message,) = eventually(simple.receive, 30)
         simple.change_invisible(message, 1)
         (again,) = eventually(simple.receive, 30)
@@ -230,11 +238,11 @@ def test_a_producer_with_pub_and_a_consumer_with_sub(driver: JavaDriver, front: 
 
 
 def test_an_ordered_consumer_with_sub(driver: JavaDriver, front: Front) -> None:
-    topic = TYPED["FIFO"]
+    topic = front.own(TYPED["FIFO"])
     with acting_as(driver, front, PUBLISHER).producer(topic) as producer:
         for number in range(5):
             producer.send({"topic": topic, "body": str(number), "group": "one"})
-    with acting_as(driver, front, SUBSCRIBER).push("least-ordered", topic) as push:
+    with acting_as(driver, front, SUBSCRIBER).push(front.own("least-ordered"), topic) as push:
         assert [each["body"] for each in push.received(5, 60)] == list("01234")
 
 
