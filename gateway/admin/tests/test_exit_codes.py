@@ -29,6 +29,8 @@ ARGUMENTS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("group", "delete"): ("g", "--yes"),
     ("cluster", "info"): (),
     ("cluster", "health"): (),
+    ("cluster", "replicas"): (),
+    ("cluster", "controllers"): (),
     ("produce",): ("t", "x"),
     ("consume",): ("t",),
     ("message", "get"): ("t", "ID"),

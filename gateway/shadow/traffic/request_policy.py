@@ -168,7 +168,7 @@ POLICIES: Final[dict[int, RequestPolicy]] = {
     **_leave_out_codes(
         "exchanged between servers, not sent by clients",
         *(103, 104, 902, 903, 904, 905, 906, 908, 1001, 1002, 1003, 1008, 1011, 1012, 1013),
-        *(770001, 770010, 770011, 770012, 770013, 770021, 770022),
+        *(770001, 770010, 770011, 770012, 770013, 770021, 770022, 770023),
     ),
     **_leave_out_codes(
         "a staged batch belongs to the broker that receives it; a target of kind "

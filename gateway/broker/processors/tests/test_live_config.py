@@ -46,6 +46,7 @@ HOLDERS = {
     "pop/queue_assignment.py": "pop.request_modes.limits",
     "pop/reviver.py": "pop.state.reviver.config",
     "pop/waiting_pops.py": "pop.state.waiting_pops.config",
+    "replication/replicas_manager.py": "config",
     "requests/pull_handler.py": "pull_handler._config",
     "consumers/queue_locks.py": "queue_locks.limits",
     "requests/send_handler.py": "send_handler._config",
