@@ -27,7 +27,6 @@ def has_messages(address: str, expected: list[bytes]) -> bool:
         return False
 
 
-
 def test_two_slaves_with_one_broker_id_are_told_and_count_once(tmp_path: Path) -> None:
     with ExitStack() as stack:
         pair = Pair(tmp_path, stack, "inSyncReplicas=2", "slaveReadEnable=true")
