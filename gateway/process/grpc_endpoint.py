@@ -151,6 +151,8 @@ def process_cluster(
     for broker in config.brokers:
         address = split_address(addresses[broker.replica_name])
         local[broker.broker_ip, broker.advertised_port or address[1]] = address
+        # With ``brokerIP1=auto`` the namesrv names the host at which it is reached itself.
+        local[address] = address
     if namesrv is not None:
         address = split_address(namesrv)
         local[address] = address
