@@ -178,7 +178,7 @@ class Cluster:
         self,
         limits: ConnectionLimits | None = None,
         guard: Guard = NO_GUARD,
-        address: Address = NAMESRV,
+        address: Address | None = None,
         **settings: Any,
     ) -> Node:
         """Start, or restart, the namesrv, or one at another address that no broker registers with."""
@@ -191,7 +191,7 @@ class Cluster:
             run_blocking=inline,
             guard=guard,
         )
-        return await self._start(Node(service, address))
+        return await self._start(Node(service, address or NAMESRV))
 
     async def add_broker(
         self,
