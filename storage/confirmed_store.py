@@ -30,11 +30,11 @@ Not offered: offset-preserving appends, whose checks read the entries of the mes
 """
 
 import logging
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import suppress
 from typing import Any, Final
 
-from storage.append import Appended, BatchAppended, NewMessage, append_many, append_message
+from storage.append import Appended, BatchAppended, NewMessage
 from storage.clock import Clock
 from storage.commit_log import NO_LIMIT
 from storage.config import StoreConfig
@@ -59,6 +59,7 @@ class ConfirmedStore(MessageStore):
         super().__init__(config, files, clock)
         self.confirms_at_once = False
         self._tails: dict[tuple[str, int], QueueTail] = {}
+        self._writers = self._tails
         self._scratch = bytearray(SCRATCH_BYTES)
         self._dispatch = LogDispatch(self)
 
@@ -66,7 +67,7 @@ class ConfirmedStore(MessageStore):
         commit_log = self.commit_log
         commit_log.dispatched_until = min(commit_log.max_offset, recovery.dispatched_until)
         for key, end in recovery.tail_ends.items():
-            self._create_tail(*key).next_offset = end
+            self._create_writer(*key).next_offset = end
         if commit_log.dispatched_until < commit_log.max_offset:
             first_ms = commit_log.first_store_timestamp(commit_log.dispatched_until)
             self.dispatched_until_ms = None if first_ms is None else first_ms - 1
@@ -79,7 +80,7 @@ class ConfirmedStore(MessageStore):
 
     # -- appending --
 
-    def _create_tail(self, topic: str, queue_id: int) -> QueueTail:
+    def _create_writer(self, topic: str, queue_id: int) -> QueueTail:
         """Return the tail of a queue, both created if need be. Raises MessageIllegal, StoreFull."""
         key = topic, queue_id
         queue = self._queues.get(key) or self._queue_set.create(topic, queue_id)
@@ -89,54 +90,18 @@ class ConfirmedStore(MessageStore):
             self._tails[key] = tail
         return tail
 
-    @property
-    def queues_by_key(self) -> Mapping[tuple[str, int], QueueTail]:
-        """The ends of queues by topic and queue id, for native code that appends to them in place of `append`."""
-        return self._tails
-
     def append(self, message: NewMessage[Any]) -> Appended:
         """Store one message as `MessageStore.append` does; it is readable once it is confirmed."""
-        if self.check_append is not None:
-            self.check_append()
-        topic, queue_id = message.topic, message.queue_id
-        tail = self._tails.get((topic, queue_id)) or self._create_tail(topic, queue_id)
         dispatches = self._dispatches_at_once
-        try:
-            appended = append_message(self.commit_log, tail, message, self._now_ms(), self._max_message_bytes)
-        except StoreFull as error:
-            self._note_refusal(error, len(message.body))
-            raise
+        appended = super().append(message)
         if dispatches:
             self._dispatch_appended()
         return appended
 
-    def append_batch(
-        self,
-        topic: str,
-        queue_id: int,
-        batch_body: bytes,
-        *,
-        sys_flag: int = 0,
-        born_timestamp: int = 0,
-        born_host: bytes = b"\x7f\0\0\1\0\0\0\0",
-        store_host: bytes | None = None,
-        reconsume_times: int = 0,
-        properties_suffix: bytes = b"",
-    ) -> BatchAppended:
+    def append_batch(self, topic: str, queue_id: int, batch_body: bytes, **fields: Any) -> BatchAppended:
         """Store a batch as `MessageStore.append_batch` does; it is readable once it is confirmed."""
-        if self.check_append is not None:
-            self.check_append()
-        tail = self._tails.get((topic, queue_id)) or self._create_tail(topic, queue_id)
         dispatches = self._dispatches_at_once
-        try:
-            appended = append_many(
-                self.commit_log, tail, store_host or self.store_host, self._now_ms(), batch_body,
-                sys_flag, born_timestamp,
-                born_host, reconsume_times, self._max_message_bytes, properties_suffix,
-            )  # fmt: skip
-        except StoreFull as error:
-            self._note_refusal(error, len(batch_body))
-            raise
+        appended = super().append_batch(topic, queue_id, batch_body, **fields)
         if dispatches:
             self._dispatch_appended()
         return appended

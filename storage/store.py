@@ -150,6 +150,7 @@ class MessageStore:
         )  # fmt: skip
         self._queue_set = QueueSet(config, files)
         self._queues = self._queue_set.by_key
+        self._writers: Mapping[tuple[str, int], QueueWriter] = self._queues
         self._deleted_topics = DeletedTopics(files, config.root)
         self._retention = Retention(config, files, clock, self.commit_log, self.index)
         self._now_ms = clock.now_ms
@@ -263,7 +264,7 @@ class MessageStore:
         if self.check_append is not None:
             self.check_append()
         topic, queue_id = message.topic, message.queue_id
-        queue = self._queues.get((topic, queue_id)) or self._queue_set.create(topic, queue_id)
+        queue = self._writers.get((topic, queue_id)) or self._create_writer(topic, queue_id)
         try:
             return append_message(self.commit_log, queue, message, self._now_ms(), self._max_message_bytes)
         except StoreFull as error:
@@ -290,7 +291,7 @@ class MessageStore:
         """
         if self.check_append is not None:
             self.check_append()
-        queue = self._queues.get((topic, queue_id)) or self._queue_set.create(topic, queue_id)
+        queue = self._writers.get((topic, queue_id)) or self._create_writer(topic, queue_id)
         try:
             return append_many(
                 self.commit_log, queue, store_host or self.store_host, self._now_ms(), batch_body,
@@ -300,6 +301,10 @@ class MessageStore:
         except StoreFull as error:
             self._note_refusal(error, len(batch_body))
             raise
+
+    def _create_writer(self, topic: str, queue_id: int) -> QueueWriter:
+        """Return what appends write a queue's entries to, on their first one. Raises MessageIllegal, StoreFull."""
+        return self._queue_set.create(topic, queue_id)
 
     def append_preserving_offsets(
         self,
@@ -418,7 +423,7 @@ class MessageStore:
     @property
     def queues_by_key(self) -> Mapping[tuple[str, int], QueueWriter]:
         """The queues by topic and queue id, for native code that appends to them in place of `append`."""
-        return self._queues
+        return self._writers
 
     def queue_keys(self) -> Iterable[tuple[str, int]]:
         """Return topic and queue id of every queue that was ever written to."""

@@ -55,8 +55,8 @@ CONFIRMED_DEFECTS: Final = (
         Law.DENSE_OFFSETS,
         change(
             CONFIRMED,
-            "            self._create_tail(*key).next_offset = end\n",
-            "            self._create_tail(*key)\n",
+            "            self._create_writer(*key).next_offset = end\n",
+            "            self._create_writer(*key)\n",
         ),
         TESTS,
     ),
