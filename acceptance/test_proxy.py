@@ -109,8 +109,8 @@ def test_a_crash_under_load_loses_nothing(java: JavaDriver, victim: str) -> None
                     eventually(lambda: len(stored) > MIN_STORED, 30)
                     before = len(stored)
                     if victim == "proxy":
-                        endpoint.kill_proxy()
-                        endpoint.start_proxy()
+                        endpoint.kill_front()
+                        endpoint.start_front()
                     else:
                         endpoint.crash()
                         endpoint.start()

@@ -1,13 +1,10 @@
 """The endpoint for a cluster that somebody else runs; it is never started, stopped or reconfigured here."""
 
-from types import TracebackType
-from typing import Self
-
-from compat_tests.endpoints.base import NotPossible
+from compat_tests.endpoints.base import BlockEndpoint, NotPossible
 from compat_tests.endpoints.reach import find_broker
 
 
-class AddressEndpoint:
+class AddressEndpoint(BlockEndpoint):
     """A running cluster, known by the address ("host:port") of its namesrv."""
 
     kind = "address"
@@ -52,12 +49,3 @@ class AddressEndpoint:
 
     def close(self) -> None:
         """Leave the cluster running."""
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -64,6 +64,25 @@ class Endpoint(Protocol):
     ) -> None: ...
 
 
+class BlockEndpoint:
+    """An endpoint that starts at the beginning of a block, and closes at its end."""
+
+    def start(self) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
 class ServesOnPorts:
     """Addresses of an endpoint whose servers listen on two known ports, and which starts no gRPC listener."""
 
@@ -84,7 +103,7 @@ class ServesOnPorts:
         return None
 
 
-class LocalEndpoint(ServesOnPorts):
+class LocalEndpoint(BlockEndpoint, ServesOnPorts):
     """Base class of endpoints whose servers are child processes with a directory of their own.
 
     `tls`: the context of probes, for servers that refuse plain connections.
@@ -155,15 +174,6 @@ class LocalEndpoint(ServesOnPorts):
         self.crash()
         if self._owned:
             shutil.rmtree(self.directory, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _while_starting(self) -> None:
         """Check on the children; called repeatedly while `start` waits for a route."""

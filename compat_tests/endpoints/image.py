@@ -7,10 +7,9 @@ import os
 import socket
 from collections.abc import Mapping
 from contextlib import closing
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
-from compat_tests.endpoints.base import ServesOnPorts
+from compat_tests.endpoints.base import BlockEndpoint, ServesOnPorts
 from compat_tests.endpoints.official import BROKER_SETTINGS, IDLE_SETTINGS
 from compat_tests.endpoints.ports import find_server_ports
 from compat_tests.endpoints.probe import wait_for_route
@@ -43,7 +42,7 @@ def image_name(text: str) -> str:
     return text
 
 
-class ImageEndpoint(ServesOnPorts):
+class ImageEndpoint(BlockEndpoint, ServesOnPorts):
     """The official server in a container; `name` is that of an image, with a tag, that the engine has or can pull."""
 
     kind = "image"
@@ -115,15 +114,6 @@ class ImageEndpoint(ServesOnPorts):
         if self._container is not None:
             self._container.stop()
             self._container = None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _create(self) -> None:
         from docker.errors import DockerException

@@ -18,8 +18,8 @@ def test_the_cluster_that_it_serves(monkeypatch: pytest.MonkeyPatch, text: str, 
     monkeypatch.setattr(official, "fetch_jars", lambda profile: None)
     endpoint = choose_endpoint(text, {"flushDiskType": "SYNC_FLUSH"})
     assert isinstance(endpoint, OurProxyEndpoint)
-    assert isinstance(endpoint.cluster, kind)
-    assert endpoint.cluster.grpc is None
+    assert isinstance(endpoint.behind, kind)
+    assert endpoint.behind.grpc is None
     assert endpoint.settings == {"flushDiskType": "SYNC_FLUSH"}
     assert expected_kind(text) == "ours"
     endpoint.close()
@@ -27,9 +27,9 @@ def test_the_cluster_that_it_serves(monkeypatch: pytest.MonkeyPatch, text: str, 
 
 def test_remoting_clients_meet_the_cluster_itself(tmp_path: Path) -> None:
     endpoint = OurProxyEndpoint(OursEndpoint(directory=tmp_path))
-    assert (endpoint.namesrv, endpoint.broker) == (endpoint.cluster.namesrv, endpoint.cluster.broker)
-    assert endpoint.store == endpoint.cluster.store
+    assert (endpoint.namesrv, endpoint.broker) == (endpoint.behind.namesrv, endpoint.behind.broker)
+    assert endpoint.store == endpoint.behind.store
     endpoint.settings = {"a": "b"}
-    assert endpoint.cluster.settings == {"a": "b"}
+    assert endpoint.behind.settings == {"a": "b"}
     assert endpoint.grpc not in (endpoint.namesrv, endpoint.broker)
     endpoint.close()
