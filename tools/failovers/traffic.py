@@ -1,9 +1,8 @@
 """The clients of a cluster: senders to each broker and through routes, stock Java and gRPC clients, and readers."""
 
 import time
-from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from typing import Final
 
@@ -12,23 +11,22 @@ from compat_tests.cases.grpc_fixtures import start_grpc_driver
 from compat_tests.clients.driver import JavaDriver
 from compat_tests.clients.grpc_api import StockGrpcClient
 from compat_tests.clients.java_api import JavaClient, JavaPushConsumer
-from compat_tests.clients.typed import connect, create_group, has_route, send_request, topic_request
+from compat_tests.clients.typed import connect, create_group, has_route, topic_request
 from compat_tests.endpoints.proxy import OfficialProxy
 from compat_tests.server import eventually
-from remoting.blocking import BlockingClient
 from tools.failovers.cluster import FailoverCluster
 from tools.failovers.readers import BrokerReader, ReadMessages
 from tools.failovers.timeline import Timeline
 from tools.pairings.load import (
-    ANSWER_TIMEOUT_S,
     GRPC_TOPIC,
     GrpcTraffic,
     JavaSender,
     SenderLoad,
     TypedSender,
-    describe_deliveries,
+    find_master,
+    judge_consumers,
 )
-from tools.pairings.members import FAILURES, QUEUES, TOPIC
+from tools.pairings.members import QUEUES, TOPIC
 
 DIRECT: Final = "direct"
 """Senders that send to one broker each, whatever its role: the first accepted send shows that a broker is writable."""
@@ -48,33 +46,6 @@ PAUSE_S: Final = 0.03
 DRAIN_S: Final = 60.0
 
 
-class DirectSender:
-    """Sends to one broker, whatever its role."""
-
-    def __init__(self, address: str, history: Timeline) -> None:
-        self._address, self._history = address, history
-        self._connection: BlockingClient | None = None
-
-    def send(self, body: bytes, queue_id: int) -> None:
-        """Send a message once and note the answer. Raises one of FAILURES without an answer that it is stored."""
-        if self._connection is None:
-            self._connection = connect(self._address, timeout_s=ANSWER_TIMEOUT_S)
-        self._history.note_attempt(body, queue_id)
-        try:
-            reply = self._connection.ask(send_request(TOPIC, body, queue_id=queue_id))
-        except FAILURES:
-            self.close()
-            raise
-        self._history.note_broker(body, reply.msg_id)
-        self._history.note_answer(body, reply.queue_offset, reply.code)
-
-    def close(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            with suppress(*FAILURES):
-                connection.close()
-
-
 class ClientTraffic:
     """All clients of a cluster that has a master; senders run in blocks of `load.running()`."""
 
@@ -88,17 +59,22 @@ class ClientTraffic:
         self._create_topics(versions)
         for number, broker in enumerate(cluster.brokers, FIRST_DIRECT):
             self.history.name_producer(number, DIRECT)
-            direct = DirectSender(broker.address, self.history)
+            direct = self._direct_sender(broker.address)
             self.load.add(number, direct.send, PAUSE_S, direct.close)
             stack.callback(BrokerReader(broker.address, self.messages).close)
         for number in range(FIRST_ROUTED, FIRST_ROUTED + ROUTED_SENDERS):
             self.history.name_producer(number, ROUTED)
-            routed = TypedSender(cluster.namesrv, self.history)
+            routed = TypedSender(partial(find_master, cluster.namesrv), self.history)
             self.load.add(number, routed.send, PAUSE_S, routed.close)
         for number, version in enumerate(versions, FIRST_JAVA):
             self._start_java(number, version)
         if GRPC in clients:
             self._start_grpc()
+
+    def _direct_sender(self, address: str) -> TypedSender:
+        """Return a sender to one broker, whatever its role."""
+        note_broker = self.history.note_broker
+        return TypedSender(lambda: address, self.history, lambda body, reply: note_broker(body, reply.msg_id))
 
     def _create_topics(self, versions: list[str]) -> None:
         with connect(self._cluster.master().address) as broker:
@@ -138,20 +114,7 @@ class ClientTraffic:
 
     def judge_consumers(self) -> dict[str, str]:
         """Wait until the consumers have everything that was acknowledged; return what each lacks, in words."""
-        promised = self.history.promised_bodies()
-        texts: dict[str, str] = {}
-        for version, consumer in self._consumers.items():
-            counts: Counter[bytes] = Counter()
-            deadline_s = time.monotonic() + DRAIN_S
-            while promised - counts.keys() and time.monotonic() < deadline_s:
-                time.sleep(1)
-                counts = Counter(message["body"].encode() for message in consumer.received(0, 0))
-            texts[f"Java {version}"] = describe_deliveries(promised, counts)
-        if (grpc := self._grpc) is not None:
-            with suppress(AssertionError):
-                eventually(lambda: not grpc.acknowledged - grpc.received.keys(), DRAIN_S)
-            texts[GRPC] = describe_deliveries(grpc.acknowledged, grpc.received)
-        return texts
+        return judge_consumers(self.history.promised_bodies(), self._consumers, self._grpc, DRAIN_S)
 
 
 def _group(version: str) -> str:

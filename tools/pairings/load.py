@@ -8,16 +8,17 @@ import itertools
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Final
 
 from compat_tests.clients.command_driver import StockClientError
 from compat_tests.clients.grpc_api import StockGrpcClient
-from compat_tests.clients.java_api import JavaClient
+from compat_tests.clients.java_api import JavaClient, JavaPushConsumer
 from compat_tests.clients.typed import connect, send_request
 from compat_tests.server import eventually
 from remoting.blocking import BlockingClient
+from remoting.requests.send import SendMessageReply
 from tools.pairings.history import SendHistory
 from tools.pairings.members import BROKER, FAILURES, QUEUES, TOPIC, members
 
@@ -99,25 +100,40 @@ class SenderLoad:
             thread.join(30)
 
 
-class TypedSender:
-    """Sends with our own client to the master that the namesrv names."""
+def find_master(namesrv: str) -> str:
+    """Return the address of the master that a namesrv names. Raises ConnectionError without one."""
+    address = members(namesrv).get(0)
+    if address is None:
+        raise ConnectionError("no master is registered")
+    return address
 
-    def __init__(self, namesrv: str, history: SendHistory) -> None:
-        self._namesrv, self._history = namesrv, history
+
+class TypedSender:
+    """Sends with our own client to a broker, whose address is found before each connection.
+
+    `note_reply` gets the body and the reply of each message before its answer is noted.
+    """
+
+    def __init__(
+        self,
+        find_address: Callable[[], str],
+        history: SendHistory,
+        note_reply: Callable[[bytes, SendMessageReply], None] = lambda body, reply: None,
+    ) -> None:
+        self._find_address, self._history, self._note_reply = find_address, history, note_reply
         self._connection: BlockingClient | None = None
 
     def send(self, body: bytes, queue_id: int) -> None:
+        """Send a message once and note the answer. Raises one of FAILURES without an answer that it is stored."""
         if self._connection is None:
-            address = members(self._namesrv).get(0)
-            if address is None:
-                raise ConnectionError("no master is registered")
-            self._connection = connect(address, timeout_s=ANSWER_TIMEOUT_S)
+            self._connection = connect(self._find_address(), timeout_s=ANSWER_TIMEOUT_S)
         self._history.note_attempt(body, queue_id)
         try:
             reply = self._connection.ask(send_request(TOPIC, body, queue_id=queue_id))
         except FAILURES:
             self.close()
             raise
+        self._note_reply(body, reply)
         self._history.note_answer(body, reply.queue_offset, reply.code)
 
     def close(self) -> None:
@@ -194,3 +210,22 @@ class GrpcTraffic:
                         consumer.ack(message)
                 except StockClientError:
                     time.sleep(RETRY_S)
+
+
+def judge_consumers(
+    promised: set[bytes], consumers: Mapping[str, JavaPushConsumer], grpc: GrpcTraffic | None, drain_s: float
+) -> dict[str, str]:
+    """Wait until all consumers have what was promised, stock Java ones by version; return what each got, in words."""
+    texts: dict[str, str] = {}
+    for version, consumer in consumers.items():
+        counts: Counter[bytes] = Counter()
+        deadline_s = time.monotonic() + drain_s
+        while promised - counts.keys() and time.monotonic() < deadline_s:
+            time.sleep(1)
+            counts = Counter(message["body"].encode() for message in consumer.received(0, 0))
+        texts[f"Java {version}"] = describe_deliveries(promised, counts)
+    if grpc is not None:
+        with suppress(AssertionError):
+            eventually(lambda: not grpc.acknowledged - grpc.received.keys(), drain_s)
+        texts["gRPC"] = describe_deliveries(grpc.acknowledged, grpc.received)
+    return texts

@@ -9,8 +9,9 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -33,7 +34,8 @@ from tools.pairings.load import (
     JavaSender,
     SenderLoad,
     TypedSender,
-    describe_deliveries,
+    find_master,
+    judge_consumers,
 )
 from tools.pairings.members import (
     FAILURES,
@@ -197,7 +199,7 @@ class Pairing:
             eventually(lambda: has_route(namesrv, TOPIC), 40)
         self._send_backlog()
         for number in range(SENDERS):
-            sender = TypedSender(self._namesrv, self._history)
+            sender = TypedSender(partial(find_master, self._namesrv), self._history)
             self._load.add(number, sender.send, 0.003, sender.close)
         if not self._is_short:
             for version in LINES:
@@ -430,19 +432,7 @@ class Pairing:
 
     def _judge_clients(self) -> str:
         """Wait until the consumers have everything that was acknowledged; count what they got more than once."""
-        promised = self._history.promised_bodies()
-        texts: dict[str, str] = {}
-        for version, consumer in self._consumers.items():
-            counts: Counter[bytes] = Counter()
-            deadline_s = time.monotonic() + DRAIN_S
-            while promised - counts.keys() and time.monotonic() < deadline_s:
-                time.sleep(1)
-                counts = Counter(message["body"].encode() for message in consumer.received(0, 0))
-            texts[f"Java {version}"] = describe_deliveries(promised, counts)
-        if (grpc := self._grpc) is not None:
-            with suppress(AssertionError):
-                eventually(lambda: not grpc.acknowledged - grpc.received.keys(), DRAIN_S)
-            texts["gRPC"] = describe_deliveries(grpc.acknowledged, grpc.received)
+        texts = judge_consumers(self._history.promised_bodies(), self._consumers, self._grpc, DRAIN_S)
         self.row.cells.update(texts)
         return "; ".join(f"{client}: {text}" for client, text in texts.items())
 
