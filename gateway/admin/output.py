@@ -38,6 +38,12 @@ class TableColumn:
     """Never folded, because it is copied from the screen: an id, for example."""
 
 
+def problem_column(rows: Iterable[Row]) -> TableColumn:
+    """Return the column of the rows' problems; while there are none it is shown with -o wide only."""
+    has_problems = any(row["problem"] for row in rows)
+    return TableColumn("problem", "problem", wide=not has_problems, style=lambda row: "red")
+
+
 def print_rows(rows: Iterable[Row], columns: Sequence[TableColumn], output: str, *, empty: str = "") -> None:
     """Print rows in a format: table, wide, json (all keys of the rows) or name (only the first column).
 

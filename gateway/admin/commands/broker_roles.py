@@ -38,7 +38,7 @@ def status(connection: ConnectionFlags, output: str) -> None:
 
 
 def _print_roles(rows: list[dict[str, Any]], output: str) -> None:
-    from gateway.admin.output import TableColumn, print_rows
+    from gateway.admin.output import TableColumn, print_rows, problem_column
 
     def style(row: Mapping[str, Any]) -> str:
         return "red" if row["problem"] else ""
@@ -53,9 +53,7 @@ def _print_roles(rows: list[dict[str, Any]], output: str) -> None:
         TableColumn("logStart", "log start", wide=True),
         TableColumn("logEnd", "log end", wide=True),
         TableColumn("master", "master", wide=True),
-        TableColumn(
-            "problem", "problem", wide=not any(row["problem"] for row in rows), style=lambda row: "red"
-        ),
+        problem_column(rows),
     ]
     print_rows(rows, columns, output, empty="No broker is registered.")
 

@@ -26,7 +26,7 @@ def cluster() -> None:
 def info(connection: ConnectionFlags, output: str) -> None:
     """Show all brokers: addresses, versions, rates, disks."""
     from gateway.admin.cluster_health import describe_brokers, replication_verdict
-    from gateway.admin.output import TableColumn, print_rows
+    from gateway.admin.output import TableColumn, print_rows, problem_column
     from toolkit.times import format_time
 
     with connection.open() as client:
@@ -61,9 +61,7 @@ def info(connection: ConnectionFlags, output: str) -> None:
         TableColumn("started", "started", wide=True),
         TableColumn("unreadableBytes", "unreadable bytes", wide=True),
         TableColumn("sendWaitMs", "send wait ms", wide=True),
-        TableColumn(
-            "problem", "problem", wide=not any(row["problem"] for row in rows), style=lambda row: "red"
-        ),
+        problem_column(rows),
     ]
     print_rows(rows, columns, output, empty="No broker is registered.")
 
@@ -129,7 +127,7 @@ def replicas(
     BROKER is a broker name; without any, all in controller mode are shown. For each replica ELECTION says whether it
     would replace a master that dies, or why not. Ends with 3 if there is no live master, or if nobody could replace it.
     """
-    from gateway.admin.output import TableColumn, print_rows, print_warning
+    from gateway.admin.output import TableColumn, print_rows, print_warning, problem_column
     from gateway.admin.replica_sets import list_replica_sets
 
     with connection.open() as client:
@@ -156,9 +154,7 @@ def replicas(
         TableColumn("behindBytes", "bytes behind", wide=True),
         TableColumn("priority", "priority", wide=True),
         TableColumn("syncSetEpoch", "set epoch", wide=True),
-        TableColumn(
-            "problem", "problem", wide=not any(row["problem"] for row in rows), style=lambda row: "red"
-        ),
+        problem_column(rows),
     ]
     print_rows(rows, columns, output, empty="The controller knows no replica of these brokers.")
     if output != "json":
@@ -177,7 +173,7 @@ def show_controllers(connection: ConnectionFlags, controllers: tuple[str, ...], 
 
     Ends with 3 if one does not answer, or none leads.
     """
-    from gateway.admin.output import TableColumn, print_rows
+    from gateway.admin.output import TableColumn, print_rows, problem_column
     from gateway.admin.replica_sets import list_controllers
 
     with connection.open() as client:
@@ -189,9 +185,7 @@ def show_controllers(connection: ConnectionFlags, controllers: tuple[str, ...], 
         TableColumn("group", "group"),
         TableColumn("leads", "leads", style=lambda row: "green" if row["leads"] else ""),
         TableColumn("leader", "leader", wide=True),
-        TableColumn(
-            "problem", "problem", wide=not any(row["problem"] for row in rows), style=lambda row: "red"
-        ),
+        problem_column(rows),
     ]
     print_rows(rows, columns, output)
     if any(row["problem"] for row in rows) or not all(any(row["leads"] for row in group) for group in groups):
