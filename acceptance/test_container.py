@@ -283,12 +283,15 @@ def kubernetes_documents(name: str) -> list[dict[str, Any]]:
     return documents
 
 
-def stateful_sets(documents: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    return {each["metadata"]["name"]: each["spec"] for each in documents if each["kind"] == "StatefulSet"}
+def specs_of_kind(documents: list[dict[str, Any]], kind: str) -> dict[str, dict[str, Any]]:
+    """Return the specifications of all manifests of a kind, by name."""
+    return {
+        manifest["metadata"]["name"]: manifest["spec"] for manifest in documents if manifest["kind"] == kind
+    }
 
 
 def test_kubernetes_file_is_valid_and_runs_the_image_without_rights() -> None:
-    (spec,) = stateful_sets(kubernetes_documents("kubernetes.yaml")).values()
+    (spec,) = specs_of_kind(kubernetes_documents("kubernetes.yaml"), "StatefulSet").values()
     pod = spec["template"]["spec"]
     (container,) = pod["containers"]
     assert pod["securityContext"]["runAsNonRoot"] is True
@@ -299,11 +302,10 @@ def test_kubernetes_file_is_valid_and_runs_the_image_without_rights() -> None:
 
 def test_kubernetes_file_of_three_machines_is_valid_and_spreads_replicas() -> None:
     documents = kubernetes_documents("kubernetes-ha.yaml")
-    sets = stateful_sets(documents)
+    sets = specs_of_kind(documents, "StatefulSet")
     assert set(sets) == {"etcd", "rocketmq"}
-    budgets = {each["metadata"]["name"] for each in documents if each["kind"] == "PodDisruptionBudget"}
-    services = {each["metadata"]["name"]: each["spec"] for each in documents if each["kind"] == "Service"}
-    assert budgets == set(services) == set(sets)
+    budgets, services = specs_of_kind(documents, "PodDisruptionBudget"), specs_of_kind(documents, "Service")
+    assert set(budgets) == set(services) == set(sets)
     for name, spec in sets.items():
         pod, labels = spec["template"]["spec"], {"app": name}
         assert (spec["replicas"], spec["podManagementPolicy"]) == (3, "Parallel")

@@ -119,7 +119,7 @@ def test_a_crash_under_load_loses_nothing(java: JavaDriver, victim: str) -> None
                     is_over.set()
                 sending.result()
             # What was on its way when the proxy was killed comes again after a minute.
-            eventually(lambda: set(stored) <= {each["id"] for each in consumer.received(1)}, 150)
+            eventually(lambda: set(stored) <= {message["id"] for message in consumer.received(1)}, 150)
 
 
 def test_a_stop_answers_what_is_in_progress(java: JavaDriver, tmp_path: Path) -> None:

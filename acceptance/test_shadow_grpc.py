@@ -101,7 +101,7 @@ def test_committed_transactions_are_mirrored(clusters: Clusters, server: ServerU
             producer.send_half({"topic": topic, "body": f"{decision} {number}"}, decision)
     primary, target = clusters.shadow.primary.broker, clusters.target.broker
     here, _ = wait_for_same_messages(primary, target, topic, 3, in_order=False)
-    assert {each["body"].decode().split()[0] for queue in here for each in queue} == {"commit"}
+    assert {message["body"].decode().split()[0] for queue in here for message in queue} == {"commit"}
 
 
 def test_a_push_consumer_shares_its_group_with_remoting_clients(

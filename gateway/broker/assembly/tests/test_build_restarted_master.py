@@ -49,6 +49,18 @@ def send_delayed(broker: Broker, body: bytes) -> None:
     broker.writer.write(NewMessage("t", 0, body, properties))
 
 
+def deliver_unconfirmed(files: CrashFiles, clock: FakeClock) -> Broker:
+    """Return a master that has delivered a delayed message which the other replica, 3, has not confirmed."""
+    master = builder(files, clock).build(configure({2}, all_ack=True))
+    send_delayed(master, b"delivered")
+    rule = master.replication.sync_state
+    assert rule is not None
+    rule.join("3", master.store.max_physical_offset)
+    clock.pass_ms(5_000)
+    master.delay_service.deliver_due(clock.now_ms())
+    return master
+
+
 @pytest.mark.parametrize("all_ack", [False, True])
 def test_a_killed_master_delivers_no_delayed_message_twice(all_ack: bool) -> None:
     files, clock = CrashFiles(), FakeClock()
@@ -67,13 +79,7 @@ def test_a_killed_master_delivers_no_delayed_message_twice(all_ack: bool) -> Non
 
 def test_deliveries_wait_until_what_was_stored_before_the_crash_is_confirmed() -> None:
     files, clock = CrashFiles(), FakeClock()
-    master = builder(files, clock).build(configure({2}, all_ack=True))
-    send_delayed(master, b"delivered")
-    rule = master.replication.sync_state
-    assert rule is not None
-    rule.join("3", master.store.max_physical_offset)
-    clock.pass_ms(5_000)
-    master.delay_service.deliver_due(clock.now_ms())
+    master = deliver_unconfirmed(files, clock)
     end = master.store.max_physical_offset
     assert (master.store.max_offset("t", 0), master.store.next_queue_offset("t", 0)) == (0, 1)
     files = files.crash(random.Random(1), lose_unflushed=False)
@@ -99,13 +105,7 @@ def test_deliveries_wait_until_what_was_stored_before_the_crash_is_confirmed() -
 def test_a_crash_is_remembered_until_deliveries_have_gone_on() -> None:
     """The master may be built again, as for another kind of answers, while its messages are not confirmed yet."""
     files, clock = CrashFiles(), FakeClock()
-    master = builder(files, clock).build(configure({2}, all_ack=True))
-    send_delayed(master, b"delivered")
-    rule = master.replication.sync_state
-    assert rule is not None
-    rule.join("3", master.store.max_physical_offset)
-    clock.pass_ms(5_000)
-    master.delay_service.deliver_due(clock.now_ms())
+    master = deliver_unconfirmed(files, clock)
     end = master.store.max_physical_offset
     builds = builder(files.crash(random.Random(1), lose_unflushed=False), clock)
     for _ in range(2):

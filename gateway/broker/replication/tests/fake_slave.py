@@ -59,7 +59,10 @@ class FakeSlave:
 
     async def read_frame(self) -> tuple[int, bytes]:
         """Read a frame and, unless told otherwise, acknowledge it. Raises EOFError when the master closes."""
-        offset, size = FRAME_HEAD.unpack(await self.read_exactly(FRAME_HEAD.size))
+        return await self.read_piece(*FRAME_HEAD.unpack(await self.read_exactly(FRAME_HEAD.size)))
+
+    async def read_piece(self, offset: int, size: int) -> tuple[int, bytes]:
+        """Read the bytes of a frame whose head is read, as `read_frame` does."""
         body = await self.read_exactly(size)
         self.frames.append((offset, size))
         if self.start is None:

@@ -63,17 +63,10 @@ class EpochSlave(FakeSlave):
             await self.read_exactly(FRAME_HEAD.size)
         )
         assert state == 2
-        body = await self.read_exactly(size)
-        self.frames.append((offset, size))
+        piece = await self.read_piece(offset, size)
         self.epochs.append((epoch, start))
         self.confirmed.append(confirmed)
-        if self.start is None:
-            self.start = offset
-        assert offset == self.end
-        self.log += body
-        if size and self.acknowledges:
-            await self.report(self.end)
-        return offset, body
+        return piece
 
 
 class EpochMaster:

@@ -15,8 +15,8 @@ from gateway.broker.replication.sync_state import (
     SyncStateRule,
     requires_sync_state,
 )
+from gateway.broker.replication.tests.test_in_sync import refused
 from gateway.config.replication import ReplicationSettings
-from remoting.errors import RequestError
 
 SETTINGS = ReplicationSettings(
     enable_controller_mode=True, all_ack_in_sync_state_set=True, ha_max_time_slave_not_catchup_ms=15_000
@@ -51,14 +51,6 @@ class Master:
 
     def accept(self, members):
         self.rule.accepted(members, self.rule.epoch + 1)
-
-
-def refused(rule):
-    try:
-        rule.check_append()
-    except RequestError as error:
-        return (error.code, error.remark) == (ResponseCode.SYSTEM_ERROR, "in-sync replicas not enough")
-    return False
 
 
 # -- what is confirmed --------------------------------------------------------------------------------------------
