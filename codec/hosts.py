@@ -10,7 +10,7 @@ from ipaddress import IPv6Address
 from typing import Final
 
 from codec.errors import MessageFormatError
-from codec.java_numbers import JavaInteger, parse_java_integer, quoted
+from codec.java_numbers import JavaInteger, parse_integer_or, parse_java_integer, quoted
 
 Host = tuple[str, int]
 
@@ -18,6 +18,7 @@ MAX_ADDRESS_CHARS: Final = 64
 _BYTE: Final = JavaInteger(0, 255)
 MAX_PORT: Final = 0x7FFFFFFF
 """Largest port that has a packed form: the field is a signed 32-bit number."""
+MAX_DIALED_PORT: Final = 65_535
 
 
 def pack_address(address: str) -> bytes:
@@ -66,6 +67,15 @@ def pack_host(host: Host) -> bytes:
 def unpack_host(packed: bytes | memoryview) -> Host:
     """Return address and port. Raises MessageFormatError when the length is neither 8 nor 20."""
     return unpack_address(packed[:-4]), int.from_bytes(packed[-4:])
+
+
+def parse_host(text: str) -> Host:
+    """Return host and port of "host:port" or "[v6]:port", as they can be dialed. Raises ValueError."""
+    host, _, port_text = text.rpartition(":")
+    port = parse_integer_or(port_text, 0)
+    if not host or not 0 < port <= MAX_DIALED_PORT:
+        raise ValueError(f"{quoted(text)!r} is not host:port")
+    return host.strip("[]"), port
 
 
 def format_host(host: Host) -> str:

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codec.errors import MessageFormatError
-from codec.hosts import format_host, pack_address, pack_host, unpack_address, unpack_host
+from codec.hosts import format_host, pack_address, pack_host, parse_host, unpack_address, unpack_host
 
 
 @given(st.ip_addresses(), st.integers(0, 65535))
@@ -64,3 +64,18 @@ def test_no_long_address_is_kept():
 def test_format_host():
     assert format_host(("10.0.0.1", 1)) == "10.0.0.1:1"
     assert format_host(("::1", 1)) == "[::1]:1"
+
+
+def test_parse_host():
+    assert parse_host("[::1]:9876") == ("::1", 9876)
+    with pytest.raises(ValueError, match="no-port"):
+        parse_host("no-port")
+
+
+@pytest.mark.parametrize(
+    "address", ["no-port", "a:0", "a:65536", "a:-1", ":1", "a:1_0", "a:" + "9" * 5000, ""]
+)
+def test_addresses_without_a_usable_port(address):
+    with pytest.raises(ValueError, match="is not host:port") as error:
+        parse_host(address)
+    assert len(str(error.value)) < 200

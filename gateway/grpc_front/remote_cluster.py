@@ -18,8 +18,8 @@ import trio
 
 from codec.command import Command
 from codec.constants import MASTER_ID, ResponseCode
-from codec.hosts import format_host
-from codec.java_numbers import parse_integer_or, quoted
+from codec.hosts import format_host, parse_host
+from codec.java_numbers import quoted
 from gateway.auth.access_control import AccessDenied, Accounts
 from gateway.auth.account_table import User, parse_users
 from gateway.broker.processors.accounts import MASKED_PASSWORD
@@ -73,7 +73,6 @@ UNNAMED_BROKER_S: Final = 120.0
 """Time for which a broker that no namesrv names and no topic uses is still known."""
 MAX_ASKED_BROKERS: Final = 3
 """Brokers that are asked for the same group or user, one after the other."""
-MAX_PORT: Final = 65535
 CONNECTION_LIMITS: Final = ConnectionLimits(max_frame_bytes=64 * 1024 * 1024)
 """A broker decides how large the answer to a pop is."""
 MOVED_CODES: Final = frozenset(
@@ -95,11 +94,10 @@ _SESSIONS: Final = StateSlot[dict[str, BrokerSession]]("sessions with the broker
 
 def split_address(address: str) -> Address:
     """Return host and port of "host:port" or "[v6]:port". Raises OSError, as a failed connection does."""
-    host, _, text = address.rpartition(":")
-    port = parse_integer_or(text, 0)
-    if not host or not 0 < port <= MAX_PORT:
-        raise OSError(f"{quoted(address)!r} is not host:port")
-    return host.strip("[]"), port
+    try:
+        return parse_host(address)
+    except ValueError as error:
+        raise OSError(str(error)) from None
 
 
 class RemoteCluster(ServedCluster):

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from codec.hosts import parse_host
 from gateway.http_server.settings import ConsoleSettings
 from gateway.shadow.capture.settings import CaptureSettings
-from gateway.shadow.clusters.cluster import split_address
 from gateway.shadow.clusters.endpoints import PrimarySettings, TargetSettings
 from gateway.shadow.compare.settings import CompareSettings
 from gateway.shadow.cutover.settings import CutoverSettings
@@ -79,7 +79,7 @@ def _check_different_clusters(primary: Sequence[str], target: Sequence[str]) -> 
 
 
 def _plain_address(address: str) -> tuple[str, int]:
-    host, port = split_address(address)
+    host, port = parse_host(address)
     return ("127.0.0.1" if host in ("localhost", "::1") else host.lower()), port
 
 

@@ -15,8 +15,8 @@ from typing import Final
 
 import trio
 
+from codec.hosts import parse_host
 from codec.java_numbers import quoted
-from gateway.shadow.clusters.cluster import split_address
 from remoting.transport import Opener, Transport
 from toolkit.settings import SettingsError
 
@@ -71,7 +71,7 @@ class AddressPolicy:
         setting: str = "primary.broker_networks",
     ) -> None:
         self._setting = setting
-        self._namesrvs = frozenset(map(split_address, namesrvs))
+        self._namesrvs = frozenset(map(parse_host, namesrvs))
         self._networks = parse_networks(networks, setting)
         self._is_local: bool | None = None
         self._pinned: dict[Endpoint, Endpoint] = {}

@@ -18,7 +18,7 @@ import trio
 
 from codec.command import Command
 from codec.constants import MASTER_ID, ResponseCode
-from codec.java_numbers import parse_integer_or, quoted
+from codec.hosts import parse_host
 from remoting.bodies.routes import TopicRouteData
 from remoting.connection import Connection, Handler
 from remoting.declare import Header, Request
@@ -68,15 +68,6 @@ CONNECTION_LIMITS = ConnectionLimits(max_frame_bytes=64 * 1024 * 1024)
 def is_usable_name(broker: str) -> bool:
     """Tell whether a broker may have a name: names become parts of metrics and of file names."""
     return bool(broker) and broker.isprintable() and len(quote(broker, safe="")) <= MAX_BROKER_NAME_CHARS
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Return host and port of "host:port" or "[v6]:port". Raises ValueError."""
-    host, _, text = address.rpartition(":")
-    port = parse_integer_or(text, 0)
-    if not host or not 0 < port <= MAX_PORT:
-        raise ValueError(f"{quoted(address)!r} is not host:port")
-    return host.strip("[]"), port
 
 
 class Cluster:
@@ -256,7 +247,7 @@ class Cluster:
         if self._nursery is None:
             raise RemotingClosed("the cluster is not running")
         try:
-            host, port = split_address(address)
+            host, port = parse_host(address)
         except ValueError as error:
             raise OSError(str(error)) from error
         with trio.move_on_after(self._timeout_s) as limit:

@@ -9,8 +9,9 @@ from functools import partial
 from pathlib import Path
 
 from codec.command import Command
+from codec.hosts import parse_host
 from gateway.shadow.clusters.address_policy import AddressPolicy, parse_networks
-from gateway.shadow.clusters.cluster import Cluster, split_address
+from gateway.shadow.clusters.cluster import Cluster
 from gateway.shadow.clusters.embedded_target import EmbeddedSettings
 from gateway.shadow.clusters.loop_guard import LoopGuard
 from remoting import acl, tls
@@ -90,7 +91,7 @@ def check_namesrvs(table: str, namesrvs: list[str]) -> None:
     """Raise SettingsError for an address that is not "host:port"."""
     for address in namesrvs:
         try:
-            split_address(address)
+            parse_host(address)
         except ValueError as error:
             raise SettingsError(f"{table}.namesrv: {error}") from error
 

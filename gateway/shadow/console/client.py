@@ -16,9 +16,9 @@ from urllib.parse import urlencode
 import click
 import orjson
 
+from codec.hosts import parse_host
 from gateway.config.keys import CONSOLE_ENVIRONMENT_PREFIX
 from gateway.http_server.settings import ConsoleSettings, is_loopback
-from gateway.shadow.clusters.cluster import split_address
 from toolkit.exit_codes import ConfigurationError
 from toolkit.toml_tables import load_table, parse_toml
 
@@ -128,7 +128,7 @@ def make_console_client(
         settings = load_table(ConsoleSettings, table, "console")
         encrypted = settings.tls.mode == "enforcing" or bool(address and address.startswith(HTTPS_PREFIX))
         plain_address = (address or "").removeprefix(HTTPS_PREFIX)
-        host, port = split_address(plain_address) if address else (settings.host, settings.port)
+        host, port = parse_host(plain_address) if address else (settings.host, settings.port)
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"{file or address}: {error}") from error
     if not settings.enabled and not address:

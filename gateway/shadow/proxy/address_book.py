@@ -9,8 +9,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from codec.errors import MessageFormatError
-from codec.hosts import Host, format_host, pack_host
-from gateway.shadow.clusters.cluster import split_address
+from codec.hosts import Host, format_host, pack_host, parse_host
 
 MAX_IGNORED_ADDRESSES = 1000
 MAX_ADDRESS_CHARS = 270
@@ -22,7 +21,7 @@ AUTO = "auto"
 @lru_cache(maxsize=1024)
 def pack_address(address: str) -> bytes | None:
     """Return the packed form of an address in messages and message ids; None if its host is a name."""
-    host, port = split_address(address)
+    host, port = parse_host(address)
     try:
         return pack_host((host, port))
     except MessageFormatError:

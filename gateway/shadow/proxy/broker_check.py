@@ -26,10 +26,10 @@ from codec.command import Command, encode_command
 from codec.constants import FLAG_RESPONSE
 from codec.errors import FrameError
 from codec.frames import FrameSplitter
-from codec.hosts import format_host
+from codec.hosts import format_host, parse_host
 from gateway.runtime.running_time import within_running_time
 from gateway.shadow.clusters.address_policy import AddressPolicy, AddressRefused, Endpoint
-from gateway.shadow.clusters.cluster import Sign, split_address
+from gateway.shadow.clusters.cluster import Sign
 from remoting.requests.admin import GetBrokerRuntimeInfo
 from remoting.transport import Opener, Transport
 
@@ -122,7 +122,7 @@ class BrokerCheck:
 
     async def _ask(self, address: str) -> Endpoint:
         try:
-            host, port = split_address(address)
+            host, port = parse_host(address)
         except ValueError as error:
             raise AddressRefused(str(error)) from error
         # Pinned, so that the name cannot lead to another address between the check and the next dial.
@@ -144,7 +144,7 @@ class BrokerCheck:
             transport.close()
 
     async def _open(self, address: str) -> Transport:
-        host, port = split_address(address)
+        host, port = parse_host(address)
         try:
             # A pause of this process says nothing about the broker: dozens of clients may wait for their connections.
             return await within_running_time(
@@ -155,7 +155,7 @@ class BrokerCheck:
 
     def _forget(self, address: str) -> None:
         if self._checked.pop(address, None) is not None:
-            self._policy.forget_pin(*split_address(address))
+            self._policy.forget_pin(*parse_host(address))
 
     def _note_failure(self, address: str, error: OSError) -> None:
         # Anybody can register addresses; the oldest failure is forgotten first.

@@ -31,12 +31,12 @@ from typing import Final, Protocol
 
 import trio
 
-from codec.hosts import format_host
+from codec.hosts import format_host, parse_host
 from gateway.runtime.metrics import Metric
 from gateway.runtime.process import ListenError
 from gateway.runtime.supervise import TaskSupervisor
 from gateway.shadow.clusters.address_policy import AddressRefused, Endpoint
-from gateway.shadow.clusters.cluster import CLUSTER_ERRORS, MAX_PORT, Cluster, split_address
+from gateway.shadow.clusters.cluster import CLUSTER_ERRORS, MAX_PORT, Cluster
 from gateway.shadow.proxy.address_book import MAX_ADDRESS_CHARS, AddressBook, pack_address
 from gateway.shadow.proxy.listener_context import UpstreamAddress
 from gateway.shadow.proxy.listener_ports import ListenerPorts
@@ -284,7 +284,7 @@ class BrokerListeners:
 
     def _add_address(self, address: str, broker: str) -> int:
         try:
-            split_address(address)
+            parse_host(address)
             sockets = self._listen_for(address)
         except (OSError, OverflowError, ValueError) as error:
             self._refuse(address, f"clients reach it past the gateway: {error}", MAX_BACKOFF_S)

@@ -8,13 +8,14 @@ from typing import Final
 
 import trio
 
+from codec.hosts import parse_host
 from gateway.runtime.metrics import Metric
 from gateway.runtime.process import ListenError
 from gateway.runtime.running_time import within_running_time
 from gateway.runtime.state_file import absolute_path
 from gateway.runtime.supervise import TaskSupervisor
 from gateway.shadow.clusters.address_policy import AddressPolicy, AddressRefused, Endpoint
-from gateway.shadow.clusters.cluster import CLUSTER_ERRORS, Cluster, Sign, split_address
+from gateway.shadow.clusters.cluster import CLUSTER_ERRORS, Cluster, Sign
 from gateway.shadow.clusters.endpoints import UpstreamDialer
 from gateway.shadow.proxy.broker_check import BrokerCheck, is_local_host, unmap_host
 from gateway.shadow.proxy.broker_listeners import BrokerListeners
@@ -112,7 +113,7 @@ class Forwarder:
 
     async def is_own_address(self, address: str) -> bool:
         """Tell whether "host:port" leads to one of this gateway's ports, also to those that are not open yet."""
-        host, port = split_address(address)
+        host, port = parse_host(address)
         first = self._settings.namesrv_port
         planned = range(first, first + len(self._primary.namesrvs)) if first else ()
         if port not in planned and not self.is_own_port(port):
@@ -203,7 +204,7 @@ class Forwarder:
         """
         if await self.is_own_address(address):
             raise AddressRefused(_own_port(address))
-        host, port = split_address(address)
+        host, port = parse_host(address)
         try:
             return await within_running_time(
                 self._settings.connect_s,

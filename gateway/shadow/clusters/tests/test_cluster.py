@@ -13,7 +13,6 @@ from gateway.shadow.clusters.cluster import (
     MAX_KNOWN_CONNECTIONS,
     Cluster,
     is_usable_name,
-    split_address,
 )
 from remoting.bodies.routes import BrokerData, ClusterInfo
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
@@ -120,21 +119,6 @@ def test_requests_are_signed():
         assert served.signatures == ["mine"]
 
     trio.run(lambda: with_cluster(test, sign=lambda command: command.ext.update(Signature="mine")))
-
-
-def test_split_address():
-    assert split_address("[::1]:9876") == ("::1", 9876)
-    with pytest.raises(ValueError, match="no-port"):
-        split_address("no-port")
-
-
-@pytest.mark.parametrize(
-    "address", ["no-port", "a:0", "a:65536", "a:-1", ":1", "a:1_0", "a:" + "9" * 5000, ""]
-)
-def test_addresses_without_a_usable_port(address):
-    with pytest.raises(ValueError, match="is not host:port") as error:
-        split_address(address)
-    assert len(str(error.value)) < 200
 
 
 def test_hostile_route_data_are_errors_of_the_cluster():
