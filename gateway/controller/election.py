@@ -41,8 +41,6 @@ def choose_master(
 def choose_successor(broker_set: BrokerSet, liveness: Liveness, *, may_be_unclean: bool) -> int | None:
     """Return the id of the replica that would be master if the present master died now; None if nobody would."""
     master_id = broker_set.master_id
-    if master_id is None:
-        return choose_master(broker_set, liveness, None, may_be_unclean=may_be_unclean)
     others = {
         broker_id: replica for broker_id, replica in broker_set.replicas.items() if broker_id != master_id
     }

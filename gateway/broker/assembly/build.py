@@ -162,7 +162,6 @@ class BrokerBuilder:
             TakeoverState(table_file("takeover.json")),
             rule,
             epochs,
-            is_controlled=config.controlled is not None,
         )
         try:
             broker = _connect_parts(

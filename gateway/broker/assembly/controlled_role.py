@@ -127,7 +127,6 @@ class ControlledRoles:
         self._master_address = ""
         self._has_new_master = WakeSignal()
         self._has_relay = WakeSignal()
-        self._state = ""
 
     # -- what the manager asks ----------------------------------------------------------------------------------------
 

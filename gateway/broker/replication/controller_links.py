@@ -25,7 +25,7 @@ import trio
 from codec.command import Command
 from codec.constants import ResponseCode
 from codec.hosts import format_host
-from gateway.broker.replication.master_lookup import Address, parse_address
+from gateway.broker.replication.master_lookup import Address, cancel_after, parse_address
 from gateway.config.replication import ReplicationSettings
 from remoting.connection import Connection
 from remoting.declare import Header, Request
@@ -302,7 +302,7 @@ class ControllerLinks:
         settings = self._settings
         answered_s, asked_leader_s = self._now(), -inf
         async with trio.open_nursery() as tasks:
-            tasks.start_soon(_cancel_when_set, closed, tasks.cancel_scope)
+            tasks.start_soon(cancel_after, closed, tasks.cancel_scope)
             while True:
                 wake, turn_s = self._wake, self._now()
                 must_ask = turn_s >= asked_leader_s + settings.sync_controller_metadata_period_ms / 1000
@@ -390,8 +390,3 @@ class ControllerLinks:
     def _note_success(self, name: str) -> None:
         if self._troubles.pop(name, None) is not None:
             log.info("controller can be used again", extra={"controller": name})
-
-
-async def _cancel_when_set(event: trio.Event, scope: trio.CancelScope) -> None:
-    await event.wait()
-    scope.cancel()

@@ -95,8 +95,12 @@ class Replication:
     follower: MasterFollower | None = None
     master_address: str = ""
     last_cut: LogCut | None = None
-    is_controlled: bool = False
     confirmation: Confirmation | None = None
+
+    @property
+    def is_controlled(self) -> bool:
+        """True for a broker under a controller: only such have epochs."""
+        return self.epochs is not None
 
     @property
     def end_batch(self) -> Callable[[], None]:
@@ -148,7 +152,7 @@ class Replication:
     def note_members(self, addresses: Mapping[int, str]) -> None:
         """Take over the addresses of all brokers of this name that are registered, by broker id."""
         self.group.note_members(addresses)
-        if self.in_sync is not None:
+        if isinstance(self.in_sync, InSyncRule):
             self.in_sync.alive_replicas = len(addresses)
         self.note_master(None, addresses.get(MASTER_ID))
 

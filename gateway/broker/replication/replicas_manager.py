@@ -144,11 +144,9 @@ class RoleHints:
 
     def __init__(self) -> None:
         self.signal = WakeSignal()
-        self.count = 0
 
     def note(self) -> None:
         """Have the leading controller asked for the master at once."""
-        self.count += 1
         self.signal.set()
 
 
@@ -414,11 +412,8 @@ class ReplicasManager:
         while True:
             period_s = self._broker.config.replication.sync_broker_metadata_period_ms / 1000
             self._hints.signal.clear()
-            leader = self._links.leader
             try:
-                if leader is None:
-                    leader = await self._links.wait_for_leader()
-                await self._confirm_role(leader)
+                await self._confirm_role(await self._links.wait_for_leader())
             except FAILURES as problem:
                 await self._handle_refusal(problem)
             await self._hints.signal.wait(period_s)

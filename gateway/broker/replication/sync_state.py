@@ -158,8 +158,6 @@ class SyncStateRule:
         self.members = frozenset(members) | {own_id}
         self.epoch = epoch
         self.required = self.members
-        # The number of registered replicas, which the in-sync rule of other masters needs.
-        self.alive_replicas: int | None = None
         self._log_end = log_end
         self._epoch_start = epoch_start
         self._confirmed = confirmed
@@ -403,15 +401,6 @@ class SyncStateRule:
     def required_copies(self) -> int:
         """The number of replicas that must have a message, this master included, without allAckInSyncStateSet."""
         return self.settings.in_sync_replicas or min(2, len(self.members))
-
-    @property
-    def in_sync_count(self) -> int:
-        """The number of replicas in the set, this master included."""
-        return len(self.members)
-
-    def is_in_sync(self, progress: SlaveProgress) -> bool:
-        """Tell whether a replica is in the set."""
-        return id_of(progress.slave) in self.members
 
     @property
     def replicated_position(self) -> int:
