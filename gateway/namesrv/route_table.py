@@ -252,11 +252,10 @@ class RouteTable:
             self._drop_topics_except(all_topics, broker)
         if brings_topics and not broker.has_local_member:
             self._drop_mappings(broker)
-        previous = broker.members.get(registration.broker_id)
         self._set_member(broker, registration, None, is_local=True)
         for topic, queues in registration.queues.items() if brings_topics else ():
             self._set_queues(topic, broker, queues)
-        return _answer(broker, registration, local_host, is_change=previous is None)
+        return _answer(broker, registration, local_host, is_change=present is None)
 
     def missing_topics(self, broker_name: str, topics: Mapping[str, object]) -> set[str]:
         """Return the topics that a broker name lacks here."""

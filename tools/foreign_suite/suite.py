@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import xml.etree.ElementTree as ET
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -151,11 +150,11 @@ def read_report(report: Path) -> dict[str, CaseOutcome]:
     return outcomes
 
 
-def _run(command: list[str], timeout_s: float, environment: Mapping[str, str] | None = None) -> None:
+def _run(command: list[str], timeout_s: float) -> None:
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=timeout_s, check=False,
-            env=environment or tool_environment(),
+            env=tool_environment(),
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Unavailable(f"{command[0]} failed: {error}") from error

@@ -19,6 +19,7 @@ import trio
 from codec.command import Command
 from codec.constants import MASTER_ID, ResponseCode
 from codec.hosts import parse_host
+from gateway.shadow.traffic.resend import FROM_SLAVE
 from remoting.bodies.routes import TopicRouteData
 from remoting.connection import Connection, Handler
 from remoting.declare import Header, Request
@@ -55,10 +56,6 @@ _CODES_OF_SLAVES: Final = frozenset(
     {ResponseCode.SYSTEM_BUSY, ResponseCode.SLAVE_NOT_AVAILABLE, ResponseCode.SERVICE_NOT_AVAILABLE}
 )
 """Codes with which a slave refuses what only its master does. A master has them too, which costs a look-up."""
-FROM_SLAVE: Final = "from slave broker"
-"""Part of the remark with which a slave refuses changes of topics and groups.
-
-Source: AdminBrokerProcessor.validateSlave, 5.4.0."""
 _NO_CONSUMER = "no consumer for this group"
 """Source: ConsumerManageProcessor.getConsumerListByGroup, 5.4.0."""
 # The size of the pull answers of a backfill is chosen by the broker.

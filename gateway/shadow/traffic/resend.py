@@ -15,7 +15,11 @@ from gateway.shadow.traffic.subject import Subject, header_field_name
 
 CREDENTIALS: Final = ("AccessKey", "Signature", "SecurityToken")
 """Header fields of a client's signature. Source: SessionCredentials, 5.4.0."""
-_TEMPORARY_REMARKS: Final = ("busy", "from slave broker", "in-sync replicas not enough")
+FROM_SLAVE: Final = "from slave broker"
+"""Part of the remark with which a slave refuses changes of topics and groups.
+
+Source: AdminBrokerProcessor.validateSlave, 5.4.0."""
+_TEMPORARY_REMARKS: Final = ("busy", FROM_SLAVE, "in-sync replicas not enough")
 """Parts of remarks of SYSTEM_ERROR: a broker that cannot keep up, one that is not the master of its name any more, and
 a master that lacks slaves."""
 _TEMPORARY_CODES: Final = frozenset(
