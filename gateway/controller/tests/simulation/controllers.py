@@ -138,7 +138,7 @@ class SimController:
         self.controller: Controller | None = None
         self.terms = 0
         self._client: SimEtcdClient | None = None
-        self._handlers: dict[int, Handler] = {}
+        self.handlers: dict[int, Handler] = {}
         self._nursery: trio.Nursery | None = None
         self._connections: list[tuple[ControllerConnection, LocalConnection]] = []
 
@@ -157,12 +157,16 @@ class SimController:
             world.config, store, ControllerMember(self.name, f"{self.name}:{PORT}"), peers, self.clock,
             Notifications(None, self._deliver),
         )  # fmt: skip
-        self._handlers = controller_handlers.bind(self.controller)
+        self.handlers = controller_handlers.bind(self.controller)
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             self.is_up = True
+            self._begin_serving(nursery)
             await self.controller.run()
         self.terms += self.controller.leadership.terms
+
+    def _begin_serving(self, nursery: trio.Nursery) -> None:
+        """Do what is to be done as soon as the controller can answer: here nothing, as brokers call `connect`."""
 
     async def _deliver(self, address: str, command: Command) -> None:
         await self._world.network.deliver(self.name, address.partition(":")[0])
@@ -200,7 +204,7 @@ class SimController:
         await self._world.network.deliver(broker, self.name)
         if not self.is_up or self._nursery is None:
             return None
-        local = LocalConnection(self._handlers, (broker, 1), (self.name, PORT), self._nursery, LIMITS)
+        local = LocalConnection(self.handlers, (broker, 1), (self.name, PORT), self._nursery, LIMITS)
         connection = ControllerConnection(self._world, broker, self, local, on_end)
         self._connections.append((connection, local))
         await self._world.network.deliver(self.name, broker)

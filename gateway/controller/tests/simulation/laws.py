@@ -21,16 +21,23 @@ class Record(NamedTuple):
 
 
 class Acceptor(Protocol):
-    """A broker that may be accepting messages."""
-
-    name: str
-    epoch: int
+    """A broker that may be accepting messages, and the epoch of its role."""
 
     @property
-    def log(self) -> list[Record]: ...
+    def name(self) -> str: ...
+
+    @property
+    def epoch(self) -> int: ...
 
     @property
     def is_writable(self) -> bool: ...
+
+
+class Recorder(Acceptor, Protocol):
+    """A broker whose log is a list of records."""
+
+    @property
+    def log(self) -> list[Record]: ...
 
 
 @dataclass(slots=True)
@@ -135,7 +142,7 @@ class Laws:
                 "stored"
             )
 
-    def note_master(self, broker: Acceptor) -> None:
+    def note_master(self, broker: Recorder) -> None:
         """Judge a broker that has become master: it has whatever was acknowledged."""
         unclean = {epoch for epoch in self.unclean_epochs if epoch <= broker.epoch}
         self.unclean_epochs -= unclean
@@ -147,7 +154,7 @@ class Laws:
             }
         self.check_log(broker)
 
-    def check_log(self, broker: Acceptor) -> None:
+    def check_log(self, broker: Recorder) -> None:
         """Judge the log of a master."""
         for index, record in self.acknowledged.items():
             if broker.log[index : index + 1] != [record]:

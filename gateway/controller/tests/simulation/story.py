@@ -10,9 +10,9 @@ import trio
 
 from gateway.config.controller import ControllerConfig
 from gateway.controller.tests.simulation.controllers import SimController, Unanswered
-from gateway.controller.tests.simulation.etcd import MEMBERS, SimEtcd
+from gateway.controller.tests.simulation.etcd import MEMBERS
+from gateway.controller.tests.simulation.group import MAX_OUTAGE_S, ControllerGroup
 from gateway.controller.tests.simulation.laws import LawBroken, Laws
-from gateway.controller.tests.simulation.machines import Network
 from gateway.controller.tests.simulation.replicas import (
     CLUSTER,
     LEASE_S,
@@ -30,7 +30,6 @@ from remoting.requests.ha import NotifyBrokerRoleChanged
 FAULTS_UNTIL_S: Final = 50.0
 SETTLE_S: Final = 90.0
 CHECK_INTERVAL_S: Final = 0.25
-MAX_OUTAGE_S: Final = 14.0
 CLIENT: Final = "client"
 OPERATOR: Final = "operator"
 WALL_JUMPS_MS: Final = (-3_600_000, -5_000, 5_000, 3_600_000)
@@ -50,34 +49,28 @@ class Outcome:
     events: int
 
 
-class Story:
+class Story(ControllerGroup):
     """One seed: controllers, replicas, a client and faults."""
 
     def __init__(self, seed: int, show: Show | None) -> None:
-        self.seed = seed
-        self.randomness = random.Random(seed)
-        self.events = 0
-        self._show = show
-        chance = self.randomness.random
-        self.laws = Laws(may_be_unclean=chance() < 0.15, clocks_stop=chance() < 0.3)
-        self.config = ControllerConfig(
-            lease_s=self.randomness.choice([2, 5]),
-            enable_elect_unclean_master=self.laws.may_be_unclean,
+        randomness = random.Random(seed)
+        chance = randomness.random
+        laws = Laws(may_be_unclean=chance() < 0.15, clocks_stop=chance() < 0.3)
+        config = ControllerConfig(
+            lease_s=randomness.choice([2, 5]),
+            enable_elect_unclean_master=laws.may_be_unclean,
             notify_broker_role_changed=chance() < 0.8,
             scan_not_active_broker_interval_ms=1000,
-            scan_inactive_master_interval_ms=self.randomness.choice([500, 5000]),
+            scan_inactive_master_interval_ms=randomness.choice([500, 5000]),
         )
-        self.network = Network(self.randomness)
-        self.etcd = SimEtcd(self.network, self.randomness, self._note_write)
-        self.controllers: list[SimController] = []
+        self.seed = seed
+        self.events = 0
+        self._show = show
+        super().__init__(randomness, config, laws)
         self.replicas: list[SimReplica] = []
-        self.controllers += [
-            SimController(f"c{number}", self) for number in range(self.randomness.choice([2, 3, 3]))
-        ]
         self.replicas += [
             SimReplica(f"b{number}", self) for number in range(self.randomness.choice([2, 3, 3, 4]))
         ]
-        self._starting: set[SimController | SimReplica] = set()
         self._messages = 0
         self._last_success_s = -1.0
         self.trace(f"{self.config} {self.laws.clocks_stop=}")
@@ -87,15 +80,6 @@ class Story:
         if self._show is not None:
             now_s = trio.current_time() if trio.lowlevel.in_trio_run() else 0.0
             self._show(f"{now_s:8.3f} {event}")
-
-    def _note_write(self, key: str, value: bytes | None) -> None:
-        self.laws.note_write(key, value)
-        newest = self.laws.newest
-        if self._show is not None and newest is not None and value is not None:
-            self.trace(
-                f"stored: master {newest.master_id} in epoch {newest.master_epoch}, in sync {sorted(newest.sync_set)} "
-                f"in epoch {newest.sync_set_epoch}" if "/broker-sets/" in key else f"leader {value.decode()}"
-            )  # fmt: skip
 
     async def notify(self, address: str, request: NotifyBrokerRoleChanged) -> None:
         """Tell the broker at an address its role."""
@@ -112,7 +96,7 @@ class Story:
         async with trio.open_nursery() as self.nursery:
             self.etcd.nursery = self.nursery
             for process in (*self.controllers, *self.replicas):
-                self._start(process)
+                self.start_process(process)
             self.nursery.start_soon(self._keep_sending, 0.3)
             self.nursery.start_soon(self._keep_checking)
             await self._let_faults_happen()
@@ -149,9 +133,7 @@ class Story:
     async def _keep_checking(self) -> None:
         while True:
             await trio.sleep(CHECK_INTERVAL_S)
-            leaders = [item.name for item in self.controllers if item.leads]
-            if len(leaders) > 1 and not self.laws.clocks_stop:
-                raise LawBroken(f"{leaders} lead at the same time")
+            self.check_leaders()
 
     async def _wait_whole(self) -> None:
         healed_s = trio.current_time()
@@ -180,9 +162,9 @@ class Story:
         faults: dict[Callable[[], Awaitable[None]], int] = {
             self._kill_replica: 4,
             self._pause_machine: 4,
-            self._end_controller: 3,
+            self.end_controller: 3,
             self._end_leaders: 2,
-            self._fail_etcd: 4,
+            self.fail_etcd: 4,
             self._lose_answers: 4,
             self._cut_link: 5,
             self._cut_off: 4,
@@ -203,27 +185,10 @@ class Story:
         servers: list[SimController | SimReplica] = [*self.controllers, *self.replicas]
         return self.randomness.choice(servers)
 
-    def _outage_s(self) -> float:
-        return self.randomness.random() * self.randomness.choice([0.5, 4.0, MAX_OUTAGE_S])
-
     def _heal(self) -> None:
-        self.network.heal_all()
-        self.etcd.loss = 0.0
-        for member in MEMBERS:
-            self.etcd.recover(member)
-        for process in (*self.controllers, *self.replicas):
-            self._start(process)
-
-    def _start(self, process: SimController | SimReplica) -> None:
-        if process.is_up or process in self._starting:
-            return
-        self._starting.add(process)
-
-        async def run() -> None:
-            self._starting.discard(process)
-            await process.run_process()
-
-        self.nursery.start_soon(run)
+        self.heal()
+        for replica in self.replicas:
+            self.start_process(replica)
 
     async def _kill_replica(self, replica: SimReplica | None = None) -> None:
         replica = replica or self.randomness.choice(self.replicas)
@@ -231,12 +196,12 @@ class Story:
             return
         self.trace(f"{replica.name} is killed")
         replica.kill()
-        await trio.sleep(self._outage_s() + 0.01)
-        self._start(replica)
+        await trio.sleep(self.outage_s() + 0.01)
+        self.start_process(replica)
 
     async def _pause_machine(self) -> None:
         machine = self._choose_server()
-        duration_s = self._outage_s()
+        duration_s = self.outage_s()
         self.network.pause(machine.name, duration_s)
         is_suspended = self.laws.clocks_stop and self.randomness.random() < 0.6
         if is_suspended:
@@ -244,40 +209,16 @@ class Story:
         self.trace(f"{machine.name} is {'suspended' if is_suspended else 'stopped'} for {duration_s:.1f} s")
         await trio.lowlevel.checkpoint()
 
-    async def _end_controller(self, controller: SimController | None = None, stops: float = 0.3) -> None:
-        """End a controller's process, cleanly with the chance ``stops``."""
-        controller = controller or self.randomness.choice(self.controllers)
-        if not controller.is_up:
-            return
-        if self.randomness.random() < stops:
-            self.trace(f"{controller.name} stops")
-            await controller.stop()
-        else:
-            self.trace(f"{controller.name} is killed")
-            controller.kill()
-        await trio.sleep(self._outage_s() + 0.01)
-        self._start(controller)
-
     async def _end_leaders(self) -> None:
         """Kill the leading controller and the master, both at once or one soon after the other."""
         async with trio.open_nursery() as nursery:
             for controller in self.controllers:
                 if controller.leads:
-                    nursery.start_soon(self._end_controller, controller)
+                    nursery.start_soon(self.end_controller, controller)
             await trio.sleep(self.randomness.choice([0, 1, 6]) * self.randomness.random())
             for replica in self.replicas:
                 if replica.is_up and replica.is_master:
                     nursery.start_soon(self._kill_replica, replica)
-
-    async def _fail_etcd(self) -> None:
-        members = self.randomness.sample(MEMBERS, self.randomness.choice([1, 1, 2, 3]))
-        is_hung = self.randomness.random() < 0.5
-        self.trace(f"{members} of etcd are {'hung' if is_hung else 'down'}")
-        for member in members:
-            self.etcd.fail(member, is_hung=is_hung)
-        await trio.sleep(self._outage_s())
-        for member in members:
-            self.etcd.recover(member)
 
     async def _lose_answers(self) -> None:
         """Lose answers of etcd, or let them be late, while a replica dies: so something is to be written."""
@@ -285,7 +226,7 @@ class Story:
         self.trace("answers of etcd are lost or late")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._kill_replica)
-            await trio.sleep(self._outage_s() + self.randomness.uniform(0, 4))
+            await trio.sleep(self.outage_s() + self.randomness.uniform(0, 4))
             self.etcd.loss = 0.0
 
     def _machines(self) -> list[str]:
@@ -294,7 +235,7 @@ class Story:
     async def _cut(self, ways: list[tuple[str, str]]) -> None:
         for way in ways:
             self.network.cut(*way)
-        await trio.sleep(self._outage_s())
+        await trio.sleep(self.outage_s())
         for way in ways:
             self.network.heal(*way)
 
@@ -328,7 +269,7 @@ class Story:
 
     async def _ask(self, request: Request[None]) -> bool:
         """Ask the leading controller; return True if it carried the request out."""
-        leader = next((item for item in self.controllers if item.leads), None)
+        leader = self.leader
         if leader is None:
             return False
         with trio.move_on_after(5):
@@ -361,7 +302,7 @@ class Story:
             return
         self.trace(f"{replica.name} is killed for good")
         replica.kill()
-        await trio.sleep(TIMEOUT_S + 2 + self._outage_s())
+        await trio.sleep(TIMEOUT_S + 2 + self.outage_s())
         broker_id, newest = replica.disk.broker_id, self.laws.newest
         if broker_id is None or newest is None or replica.is_up or replica in self._starting:
             return
@@ -372,8 +313,8 @@ class Story:
                 cluster_name=CLUSTER, broker_name=NAME, broker_controller_ids_to_clean=str(broker_id)
             )
             await self._ask(request)
-            await trio.sleep(self._outage_s() + 0.01)
-        self._start(replica)
+            await trio.sleep(self.outage_s() + 0.01)
+        self.start_process(replica)
 
     async def _end_listener(self) -> None:
         """Cut the master off from all controllers but the leading one, and have another one lead later."""
@@ -388,7 +329,7 @@ class Story:
             self.network.cut(*way)
         await trio.sleep(TIMEOUT_S + self.randomness.uniform(0.5, 3))
         if self.randomness.random() < 0.3:
-            await self._end_controller(leader, 0.8)
+            await self.end_controller(leader, 0.8)
         else:
             self.trace(f"{leader.name} does not reach etcd")
             members = [(leader.name, member) for member in MEMBERS]

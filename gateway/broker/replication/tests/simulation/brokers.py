@@ -236,6 +236,7 @@ class SimBroker:
                 self.service = self._open(role)
                 nursery.start_soon(self._watch_tables)
                 nursery.start_soon(self._write_back)
+                await self._prepare(nursery)
                 self._listen(nursery)
                 self.is_up = True
                 await self.service.run([])
@@ -252,6 +253,9 @@ class SimBroker:
             self._network.end_connections(self.name, silently=False)
         self.service = None
         self._ended.set()
+
+    async def _prepare(self, nursery: trio.Nursery) -> None:
+        """Do what is to be done before the first connection comes, without waiting: an operator gives the role."""
 
     def _open(self, role: Role | None) -> SimService:
         if role is not None or self._configured is None:

@@ -1,7 +1,7 @@
 """A network on virtual time: connections with delays, partitions that swallow bytes, hosts that vanish."""
 
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Final
 
@@ -168,6 +168,7 @@ class Network:
         self.randomness = randomness
         self._max_delay_s = randomness.choice(MAX_DELAYS_S)
         self._cut: set[tuple[frozenset[str], int | None]] = set()
+        self._cut_ways: Counter[tuple[str, str]] = Counter()
         self._listeners: dict[Address, Callable[[SimTransport], object]] = {}
         self._connections: list[tuple[SimTransport, SimTransport]] = []
         self._ports = 40_000
@@ -176,9 +177,12 @@ class Network:
         return self.randomness.random() * self._max_delay_s
 
     def is_cut(self, one: str, other: str, port: int | None = None) -> bool:
-        if not self._cut:
+        """Tell whether nothing gets from one host to the other one."""
+        if not self._cut and not self._cut_ways:
             return False
         hosts = frozenset((one, other))
+        if self._cut_ways[one, other] > 0:
+            return True
         return (hosts, None) in self._cut or (hosts, port) in self._cut
 
     def cut(self, one: str, other: str, port: int | None = None) -> None:
@@ -187,6 +191,17 @@ class Network:
 
     def heal(self, one: str, other: str, port: int | None = None) -> None:
         self._cut.discard((frozenset((one, other)), port))
+        self._wake()
+
+    def cut_way(self, source: str, target: str) -> None:
+        """Let nothing through in one direction, until each such cut is healed."""
+        self._cut_ways[source, target] += 1
+
+    def heal_way(self, source: str, target: str) -> None:
+        self._cut_ways[source, target] -= 1
+        self._wake()
+
+    def _wake(self) -> None:
         for ends in self._connections:
             for end in ends:
                 end._incoming.wake()
@@ -200,7 +215,7 @@ class Network:
 
     async def connect(self, source: str, host: str, port: int) -> SimTransport:
         await trio.sleep(self.delay())
-        if self.is_cut(source, host, port):
+        if self.is_cut(source, host, port) or self.is_cut(host, source, port):
             await trio.sleep_forever()
         accept = self._listeners.get((host, port))
         if accept is None:

@@ -1,9 +1,10 @@
 """Runs one seed of the simulation and judges it."""
 
 import random
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from unittest.mock import patch
 
 import trio
@@ -23,6 +24,7 @@ from gateway.broker.replication.tests.simulation.clients import (
     Popper,
     Producer,
 )
+from gateway.broker.replication.tests.simulation.group import BrokerGroup
 from gateway.broker.replication.tests.simulation.history import History, LawBroken, Queue
 from gateway.broker.replication.tests.simulation.network import Network
 from gateway.broker.replication.tests.simulation.operator import Operator
@@ -31,6 +33,7 @@ from gateway.tests.seeds import Show, run_seeded
 from storage.store import MessageStore
 from storage.timer_store import TimerStoreConfig
 
+Result = TypeVar("Result")
 FAULTS_UNTIL_S: Final = 18.0
 SETTLE_S: Final = 90.0
 """Longest time, after the last fault, until the slaves have caught up, and until nothing waits any more."""
@@ -66,50 +69,27 @@ class Outcome:
     events: int
 
 
-class Story:
-    """One seed: a master, one or two slaves, their clients and their operator."""
+class GroupStory:
+    """The run of one seed, and its checks, whoever decides about the roles of the brokers.
 
-    def __init__(self, seed: int, show: Show | None = None) -> None:
+    A subclass adds the group of brokers and their clients when it is constructed.
+    """
+
+    faults_until_s: float = FAULTS_UNTIL_S
+    operator: BrokerGroup
+    producers: list[Producer]
+    consumer: Consumer
+    popper: Popper
+    administrator: Administrator
+
+    def __init__(self, seed: int, show: Show | None, history: History) -> None:
         self.randomness = random.Random(seed)
         self.seed = seed
-        self.history = History()
+        self.history = history
         self.network = Network(self.randomness)
         self.events = 0
         self._show = show
         self._extra_copies = 0
-        sync_master, self.sync_flush = self.randomness.random() < 0.8, self.randomness.random() < 0.35
-        self.role = SYNC_MASTER if sync_master else ASYNC_MASTER
-        slaves = self.randomness.choice([1, 2])
-        needed_slaves = self.randomness.choice([1, slaves]) if sync_master else slaves
-        fills_disks = self.randomness.random() < 0.25
-        moves_clocks = self.randomness.random() < 0.4
-        names = "ABC"[: 1 + slaves]
-        clients = [*PRODUCERS, "consumer", "popper", "administrator"]
-        self.operator = Operator(
-            self.network, self.history, self.randomness, clients, broker_role=self.role,
-            needed_slaves=needed_slaves, sync_flush=self.sync_flush, fills_disks=fills_disks,
-            moves_clocks=moves_clocks, trace=self.trace,
-        )  # fmt: skip
-        settings = {
-            "broker_role": self.role,
-            "in_sync_replicas": 1 + needed_slaves if needed_slaves > 1 and sync_master else 0,
-            "ha_transfer_batch_bytes": self.randomness.choice([1024, 32 * 1024]),
-            "flush_disk_type": "SYNC_FLUSH" if self.sync_flush else "ASYNC_FLUSH",
-        }
-        self.operator.brokers += [
-            SimBroker(
-                name, 1 + number, self.network, self.randomness, settings, history=self.history,
-                note_role=self.operator.note_role, choose_id=self.operator.choose_id, trace=self.trace,
-            )
-            for number, name in enumerate(names)
-        ]  # fmt: skip
-        client: tuple[Any, ...] = self.network, self.operator, self.history, self.randomness
-        self.producers = [Producer(name, *client) for name in PRODUCERS]
-        self.consumer = Consumer("consumer", *client)
-        self.popper = Popper("popper", *client)
-        # By the time of a deletion a store tells the topic's messages from later ones: with clocks that agree.
-        self.administrator = Administrator("administrator", *client, deletes_topics=not moves_clocks)
-        self.trace(f"{settings} slaves={slaves} needed={needed_slaves}")
 
     def trace(self, event: str) -> None:
         self.events += 1
@@ -119,14 +99,14 @@ class Story:
 
     async def run(self) -> Outcome:
         async with trio.open_nursery() as nursery:
-            self.operator.start(nursery)
+            await self.operator.start(nursery)
             await self.administrator.create_first()
             async with trio.open_nursery() as clients:
                 for client in (*self.producers, self.consumer, self.popper, self.administrator):
                     clients.start_soon(client.run)
                 clients.start_soon(self._keep_checking)
                 clients.start_soon(self.operator.replace_unable)
-                await self.operator.run(trio.current_time() + FAULTS_UNTIL_S)
+                await self.operator.run(trio.current_time() + self.faults_until_s)
                 await self.operator.settle()
                 await self._wait_in_sync()
                 clients.cancel_scope.cancel()
@@ -311,6 +291,46 @@ class Story:
                     raise LawBroken(f"{queue} at {broker.name} is not its master's at the end")
 
 
+class Story(GroupStory):
+    """One seed: a master, one or two slaves, their clients and their operator."""
+
+    def __init__(self, seed: int, show: Show | None = None) -> None:
+        super().__init__(seed, show, History())
+        sync_master, self.sync_flush = self.randomness.random() < 0.8, self.randomness.random() < 0.35
+        self.role = SYNC_MASTER if sync_master else ASYNC_MASTER
+        slaves = self.randomness.choice([1, 2])
+        needed_slaves = self.randomness.choice([1, slaves]) if sync_master else slaves
+        fills_disks = self.randomness.random() < 0.25
+        moves_clocks = self.randomness.random() < 0.4
+        names = "ABC"[: 1 + slaves]
+        clients = [*PRODUCERS, "consumer", "popper", "administrator"]
+        self.operator = operator = Operator(
+            self.network, self.history, self.randomness, clients, broker_role=self.role,
+            needed_slaves=needed_slaves, sync_flush=self.sync_flush, fills_disks=fills_disks,
+            moves_clocks=moves_clocks, trace=self.trace,
+        )  # fmt: skip
+        settings = {
+            "broker_role": self.role,
+            "in_sync_replicas": 1 + needed_slaves if needed_slaves > 1 and sync_master else 0,
+            "ha_transfer_batch_bytes": self.randomness.choice([1024, 32 * 1024]),
+            "flush_disk_type": "SYNC_FLUSH" if self.sync_flush else "ASYNC_FLUSH",
+        }
+        operator.brokers += [
+            SimBroker(
+                name, 1 + number, self.network, self.randomness, settings, history=self.history,
+                note_role=operator.note_role, choose_id=operator.choose_id, trace=self.trace,
+            )
+            for number, name in enumerate(names)
+        ]  # fmt: skip
+        client: tuple[Any, ...] = self.network, operator, self.history, self.randomness
+        self.producers = [Producer(name, *client) for name in PRODUCERS]
+        self.consumer = Consumer("consumer", *client)
+        self.popper = Popper("popper", *client)
+        # By the time of a deletion a store tells the topic's messages from later ones: with clocks that agree.
+        self.administrator = Administrator("administrator", *client, deletes_topics=not moves_clocks)
+        self.trace(f"{settings} slaves={slaves} needed={needed_slaves}")
+
+
 def names_of(broker: SimBroker) -> set[str]:
     """Return the topics and, with an @, the groups of a broker."""
     topics = {name for name in broker.broker.topics.table if name[0] in "abdoxnz"}
@@ -349,6 +369,11 @@ def is_prefix(slave: MessageStore, master: MessageStore) -> bool:
 
 def run_seed(seed: int, show: Show | None = None) -> Outcome:
     """Run one seed. Raises LawBroken, inside of an exception group, or whatever a defect raises."""
+    return run_story(seed, Story(seed, show).run)
+
+
+def run_story(seed: int, run: Callable[[], Awaitable[Result]]) -> Result:
+    """Run a story of whole brokers with a small timer wheel, and with tables that are copied often."""
     small_wheel = partial(TimerStoreConfig, wheel_slots=WHEEL_SLOTS)
     with (
         patch.object(build, "TimerStoreConfig", small_wheel),
@@ -359,4 +384,4 @@ def run_seed(seed: int, show: Show | None = None) -> Outcome:
             MAX_INTERVAL_S=2 * TABLES_INTERVAL_S,
         ),
     ):
-        return run_seeded(seed, Story(seed, show).run)
+        return run_seeded(seed, run)
