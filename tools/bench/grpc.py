@@ -1,9 +1,11 @@
 """Measures what 5.x clients cost over gRPC: our front beside the official Proxy and broker.
 
 Run it with `make bench-grpc`; `docs/explanation/performance.md` has results. The stock Java client sends messages of
-128 bytes, then a push consumer gets messages that were sent to its topic. Both sides stay up, the one that does not run
-is suspended, and their order alternates. The official processes run with G1 and are warmed up until their rate is
+128 bytes, then a push consumer gets messages that were sent to its topic. All sides stay up, those that do not run
+are suspended, and their order alternates. The official processes run with G1 and are warmed up until their rate is
 steady.
+
+``--sides`` also takes `rmq-gateway proxy` as a process of its own, in front of one broker of ours or an official one.
 """
 
 import os
@@ -12,7 +14,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +24,9 @@ import click
 
 from compat_tests.clients.typed import connect, has_route, topic_request
 from compat_tests.endpoints import Unavailable, exit_on_sigterm
+from compat_tests.endpoints.base import LocalEndpoint
 from compat_tests.endpoints.official import FULL_SPEED, OfficialEndpoint
+from compat_tests.endpoints.our_proxy import OurProxyEndpoint
 from compat_tests.endpoints.ours import OursEndpoint
 from compat_tests.endpoints.probe import Probe
 from compat_tests.endpoints.process import ChildProcess
@@ -30,7 +34,7 @@ from compat_tests.endpoints.proxy import OfficialProxy
 from compat_tests.jars import compile_jar, java_command
 from compat_tests.server import eventually
 from tools.bench.figure_table import FigureRow, figure_table
-from tools.bench.loads import Figures, LoadDurations, LoadFailed, measure_sender
+from tools.bench.loads import QUICK, Figures, LoadDurations, LoadFailed, measure_sender
 from tools.bench.usage import cpu_s, memory_mib, work_until_idle_s
 
 THREADS: Final = (1, 16)
@@ -87,20 +91,57 @@ def start_official(stack: ExitStack) -> GrpcSide:
     )
 
 
+def start_proxy(stack: ExitStack, cluster: LocalEndpoint, name: str) -> GrpcSide:
+    """Start a cluster with `rmq-gateway proxy` in front of it; the stack ends them. Raises Unavailable."""
+    server = stack.enter_context(OurProxyEndpoint(cluster))
+    return GrpcSide(name, server.namesrv, server.broker, server.grpc, tuple(server.pids()))
+
+
+STARTS: Final[Mapping[str, Callable[[ExitStack], GrpcSide]]] = {
+    "ours": start_ours,
+    "proxy": lambda stack: start_proxy(stack, OursEndpoint(), "proxy, ours"),
+    "proxy-official": lambda stack: start_proxy(
+        stack, OfficialEndpoint(jvm=FULL_SPEED), "proxy, official 5.4.0"
+    ),
+    "official": start_official,
+}
+"""What starts each side, by the name that ``--sides`` has for it."""
+DEFAULT_SIDES: Final = "ours,official"
+
+
+def parse_sides(context: click.Context, option: click.Parameter, text: str) -> list[str]:
+    """Return the names of the sides. Raises BadParameter for one that is unknown, or named twice."""
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in STARTS:
+            raise click.BadParameter(f"{name!r} is not one of {', '.join(STARTS)}")
+    if len(set(names)) < len(names):
+        raise click.BadParameter("a side is named twice")
+    return names
+
+
 @click.command()
 @click.option(
     "--rounds", type=click.IntRange(1), default=3, show_default=True, help="Runs of each load on each side."
 )
-def main(rounds: int) -> None:
+@click.option(
+    "--sides",
+    default=DEFAULT_SIDES,
+    show_default=True,
+    callback=parse_sides,
+    help=f"Servers to compare, separated by commas, of {', '.join(STARTS)}.",
+)
+@click.option("--quick", is_flag=True, help="Shortest loads, to try the benchmark: the figures mean nothing.")
+def main(rounds: int, sides: list[str], quick: bool) -> None:
     """Compare gRPC at our server with the official Proxy and broker, and print the medians."""
     exit_on_sigterm()
     try:
         with ExitStack() as stack:
-            sides = [start_ours(stack), start_official(stack)]
-            medians = measure(sides, rounds, LoadDurations())
+            running = [STARTS[name](stack) for name in sides]
+            medians = measure(running, rounds, QUICK if quick else LoadDurations())
     except (Unavailable, LoadFailed, OSError) as error:
         raise click.ClickException(f"cannot measure gRPC: {error}") from error
-    click.echo(figure_table(ROWS, [side.name for side in sides], medians))
+    click.echo(figure_table(ROWS, [side.name for side in running], medians))
     sys.exit(0)
 
 
@@ -124,7 +165,7 @@ def measure(sides: Sequence[GrpcSide], rounds: int, durations: LoadDurations) ->
                 figures = measure_round(side, number, durations)
             samples[index].append(figures)
             text = "  ".join(f"{key} {value:.4g}" for key, value in figures.items())
-            click.echo(f"round {number + 1}  {side.name:15} {text}", err=True)
+            click.echo(f"round {number + 1}  {side.name:21} {text}", err=True)
     return [
         {key: statistics.median(figures[key] for figures in rounds_of_side) for key in rounds_of_side[0]}
         for rounds_of_side in samples

@@ -1,7 +1,9 @@
 import os
 import signal
 
+import click
 import pytest
+from click.testing import CliRunner
 
 from tools.bench import grpc
 from tools.bench.grpc import GrpcSide, measure
@@ -37,3 +39,27 @@ def test_each_row_names_a_figure_of_a_round(monkeypatch, row):
     monkeypatch.setattr(grpc, "measure_push", lambda *_: 3.0)
     side = GrpcSide("ours", "", "", "", (os.getpid(),))
     assert grpc.measure_round(side, 0, QUICK)[row.figure] > 0
+
+
+def test_chosen_sides_are_started_in_their_order_and_compared(monkeypatch):
+    started = []
+
+    def start(name):
+        started.append(name)
+        return GrpcSide(f"side {name}", "", "", "", ())
+
+    monkeypatch.setattr(grpc, "STARTS", {name: lambda _, name=name: start(name) for name in grpc.STARTS})
+    monkeypatch.setattr(
+        grpc, "measure", lambda sides, rounds, durations: [{"rate_1": 3.0, "rate_16": 4.0} for _ in sides]
+    )
+    result = CliRunner().invoke(grpc.main, ["--sides", "ours, proxy,proxy-official,official"])
+    assert result.exit_code == 0
+    assert started == ["ours", "proxy", "proxy-official", "official"]
+    assert "| figure | side ours | side proxy | side proxy-official | side official | bar | met |" in result.output
+
+
+@pytest.mark.parametrize(("text", "problem"), [("ours,none", "'none' is not one of ours"), ("ours,ours", "twice")])
+def test_sides_that_cannot_be_compared_are_refused(text, problem):
+    result = CliRunner().invoke(grpc.main, ["--sides", text])
+    assert result.exit_code == click.UsageError.exit_code
+    assert problem in result.output
