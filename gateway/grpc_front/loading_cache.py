@@ -6,6 +6,7 @@ the servers do not answer.
 """
 
 import logging
+import math
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
@@ -84,6 +85,11 @@ class LoadingCache(Generic[Content]):
         """Return the content of a name; None if there is none, or it was not loaded."""
         entry = self._entries.get(name)
         return None if entry is None else entry.content
+
+    def age_s(self, name: str) -> float:
+        """Return the time since the content of a name was asked for; infinity if it was not loaded."""
+        entry = self._entries.get(name)
+        return math.inf if entry is None else trio.current_time() - entry.loaded_s
 
     def contents(self) -> Iterator[Content]:
         """Iterate over everything that is trusted without asking for it again."""

@@ -54,8 +54,7 @@ log = logging.getLogger(__name__)
 Reply = TypeVar("Reply", bound=Header | None)
 Sign = Callable[[Command], None]
 TopicBrokers = list[tuple[ServedBroker, TopicConfig]]
-CopiedUsers = tuple[float, dict[str, User]]
-"""The users of a copy, after the time at which it was asked for."""
+CopiedUsers = dict[str, User]
 
 DEFAULT_MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
 OPEN_TIMEOUT_S: Final = 3.0
@@ -130,9 +129,7 @@ class RemoteCluster(ServedCluster):
         self._sign_own = sign
         self._max_message_bytes = max_message_bytes
         self._users = RemoteUsers(nursery, self._load_user) if asks_for_users else None
-        self._copied_users = LoadingCache[CopiedUsers](
-            "users", nursery, self._copy_users, max_age_s=COPIED_USERS_MAX_AGE_S
-        )
+        self._copied_users = LoadingCache[CopiedUsers]("users", nursery, self._copy_users)
         self._accounts: Accounts | None = self._users or accounts
         self._brokers: dict[str, RemoteBroker] = {}
         self._sessions: set[BrokerSession] = set()
@@ -140,10 +137,10 @@ class RemoteCluster(ServedCluster):
         self._own_connections: dict[Address, FrameConnection] = {}
         self._topics = LoadingCache[TopicBrokers]("topic", nursery, self._load_topic)
         self._groups = LoadingCache[SubscriptionGroupConfig]("group", nursery, self._load_group)
-        self._masters = LoadingCache[float](
+        self._masters = LoadingCache[int](
             "masters", nursery, self._load_masters, max_age_s=MASTERS_MAX_AGE_S
         )
-        """The time at which the masters of all brokers were asked for."""
+        """The number of brokers whose masters the namesrvs named; the masters themselves are in the brokers."""
         nursery.start_soon(self._follow_masters)
 
     @property
@@ -200,18 +197,15 @@ class RemoteCluster(ServedCluster):
             return UserInfo(username=name, password=user.password, user_status=user.status.value)
         return info
 
-    async def _read_copied_users(self) -> dict[str, User]:
+    async def _read_copied_users(self) -> CopiedUsers:
         """Return the users of a copy that is not too old. Raises what its request to a broker raises."""
-        copied = self._copied_users.get(_USERS)
-        if copied is None or trio.current_time() - copied[0] >= COPIED_USERS_MAX_AGE_S:
+        if self._copied_users.age_s(_USERS) >= COPIED_USERS_MAX_AGE_S:
             await self._copied_users.reload(_USERS)
-            copied = self._copied_users.get(_USERS)
-        return {} if copied is None else copied[1]
+        return self._copied_users.get(_USERS) or {}
 
     async def _copy_users(self, _: str) -> CopiedUsers:
-        started_s = trio.current_time()
         reply = cast(GetReplicatedAccountsReply, await self._ask_brokers(GetReplicatedAccounts()))
-        return started_s, parse_users(reply.data.users.encode()) if reply.data.users else {}
+        return parse_users(reply.data.users.encode()) if reply.data.users else {}
 
     async def _ask_brokers(self, request: Request[Any]) -> Any:
         if not self._brokers:
@@ -307,8 +301,7 @@ class RemoteCluster(ServedCluster):
 
     async def _find_masters(self) -> None:
         """Ask for the masters of all brokers, unless that was done just now. A failure is logged."""
-        asked_s = self._masters.get(_MASTERS)
-        if asked_s is None or trio.current_time() - asked_s >= MASTERS_MIN_AGE_S:
+        if self._masters.age_s(_MASTERS) >= MASTERS_MIN_AGE_S:
             try:
                 await self._masters.reload(_MASTERS)
             except LOAD_ERRORS as error:
@@ -316,13 +309,13 @@ class RemoteCluster(ServedCluster):
             else:
                 self._record_outcome(None)
 
-    async def _load_masters(self, _: str) -> float:
-        started_s = trio.current_time()
+    async def _load_masters(self, _: str) -> int:
         info = (await self._ask_namesrv(GetBrokerClusterInfo())).data
-        for name, data in (info.broker_addr_table or {}).items():
+        named = info.broker_addr_table or {}
+        for name, data in named.items():
             self._note_broker(name, data.broker_addrs)
         self._forget_brokers()
-        return started_s
+        return len(named)
 
     def _forget_brokers(self) -> None:
         """Forget brokers that no namesrv names any more and no topic uses, so that they keep no others out.

@@ -10,7 +10,7 @@ The modules of `gateway.grpc_front` and their libraries are imported only when t
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -21,7 +21,6 @@ from gateway.runtime.metrics import Distribution, Metric
 from gateway.runtime.server_tls import build_opener
 from gateway.runtime.supervise import TaskSupervisor
 from remoting.connection import Handler
-from remoting.server import RemotingServer
 from remoting.transport import Address, Opener, Transport, connect
 
 if TYPE_CHECKING:
@@ -68,11 +67,6 @@ class GrpcEndpoint:
     async def serve_transport(self, transport: Transport, received: bytes) -> None:
         """Serve a connection of another port, of which the first bytes have been read, until it ends."""
         await self._service.server.serve_transport(transport, received)
-
-    @property
-    def server(self) -> RemotingServer:
-        """The server of the port's connections."""
-        return self._service.server
 
     def metrics(self) -> Iterator[Metric | Distribution]:
         """Yield the metrics of the connections, and of the RPCs by method."""
@@ -176,21 +170,16 @@ def open_by_origin(config: ServeConfig, local: Mapping[Address, Address], open_p
     async def open_mapped(host: str, port: int) -> Transport:
         return await open_plain(*local[host, port])
 
-    tls = replace(config.tls, **_TRUSTING) if _needs_tls(config) else config.tls
+    tls = config.tls
+    if tls.mode == "enforcing" and not tls.use_client_tls:
+        # The certificates of brokers of this machine may be for another name.
+        tls = replace(tls, use_client_tls=True, verify_servers=False)
     open_local, open_other = build_opener(tls, open_mapped), build_opener(config.tls, open_plain)
 
     async def open_any(host: str, port: int) -> Transport:
         return await (open_local if (host, port) in local else open_other)(host, port)
 
     return open_any
-
-
-_TRUSTING: Final[Any] = {"use_client_tls": True, "verify_servers": False}
-"""Settings of TLS to brokers of this machine, whose certificates may be for another name."""
-
-
-def _needs_tls(config: ServeConfig) -> bool:
-    return config.tls.mode == "enforcing" and not config.tls.use_client_tls
 
 
 def _remote_cluster(

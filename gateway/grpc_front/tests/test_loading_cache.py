@@ -1,5 +1,7 @@
 """Answers of other servers, kept and refreshed, on virtual time."""
 
+import math
+
 import pytest
 import trio
 
@@ -41,6 +43,20 @@ async def test_content_is_loaded_once_and_read_without_a_task(cluster):
     assert not waits.run()
     await waits.finish()
     assert cache.get("b") == "b 2"
+
+
+@simulated
+async def test_content_is_as_old_as_its_request(cluster):
+    source = Source()
+    source.takes_s = 2
+    cache = LoadingCache("thing", cluster.nursery, source.load)
+    assert cache.age_s("a") == math.inf
+    await cache.ensure("a")
+    assert cache.age_s("a") == pytest.approx(2)
+    source.failure = RemotingClosed("gone")
+    with pytest.raises(RemotingClosed):
+        await cache.reload("a")
+    assert cache.age_s("a") == pytest.approx(4)
 
 
 @simulated
