@@ -22,6 +22,7 @@ from gateway.runtime.server_tls import build_opener
 from gateway.runtime.supervise import TaskSupervisor
 from remoting.connection import Handler
 from remoting.transport import Address, Opener, Transport, connect
+from toolkit.settings import SettingsError
 
 if TYPE_CHECKING:
     from gateway.broker.assembly.service import BrokerService
@@ -115,11 +116,11 @@ def local_cluster(
 def proxy_cluster(
     config: ServeConfig, proxy: ProxyConfig, parts: ProcessParts, tasks: TaskSupervisor
 ) -> "BuildCluster":
-    """Return what builds the cluster that the namesrvs of a proxy know. Raises TlsError, and errors of accounts."""
-    opener = build_opener(config.tls, partial(connect, reactor=parts.reactor))
+    """Return what builds the cluster that the namesrvs of a proxy know. Raises SettingsError, and errors of accounts."""
+    open_plain = _guarded_opener(config, proxy.namesrv_addr, partial(connect, reactor=parts.reactor))
     return _remote_cluster(
         proxy.namesrv_addr,
-        opener,
+        build_opener(config.tls, open_plain),
         parts,
         tasks,
         asks_for_users=config.auth.authentication_enabled,
@@ -137,7 +138,7 @@ def process_cluster(
     """Return what builds the cluster of the broker processes of this supervisor.
 
     ``addresses`` are those at which this machine reaches the brokers, by replica name; clients may be told others.
-    Raises TlsError.
+    Raises SettingsError.
     """
     from gateway.grpc_front.remote_cluster import split_address
 
@@ -150,21 +151,25 @@ def process_cluster(
     if namesrv is not None:
         address = split_address(namesrv)
         local[address] = address
+    namesrvs = namesrv or config.brokers[0].namesrv_addr
+    open_plain = partial(connect, reactor=parts.reactor)
     return _remote_cluster(
-        namesrv or config.brokers[0].namesrv_addr,
-        open_by_origin(config, local, partial(connect, reactor=parts.reactor)),
+        namesrvs,
+        open_by_origin(config, local, open_plain, _guarded_opener(config, namesrvs, open_plain)),
         parts,
         tasks,
         max_message_bytes=min(broker.store.max_message_size_bytes for broker in config.brokers),
     )
 
 
-def open_by_origin(config: ServeConfig, local: Mapping[Address, Address], open_plain: Opener) -> Opener:
+def open_by_origin(
+    config: ServeConfig, local: Mapping[Address, Address], open_plain: Opener, open_guarded: Opener
+) -> Opener:
     """Return the opener of connections to servers of this supervisor, and to all others.
 
     ``local`` has the addresses at which this machine reaches its own, by those that clients are told. Only these are
-    trusted without a look at their certificates: others, which a namesrv names, are reached as brokers reach namesrvs.
-    Raises TlsError.
+    trusted without a look at their certificates: others, which a namesrv names, are reached as brokers reach namesrvs,
+    by ``open_guarded``. Raises TlsError.
     """
 
     async def open_mapped(host: str, port: int) -> Transport:
@@ -174,12 +179,30 @@ def open_by_origin(config: ServeConfig, local: Mapping[Address, Address], open_p
     if tls.mode == "enforcing" and not tls.use_client_tls:
         # The certificates of brokers of this machine may be for another name.
         tls = replace(tls, use_client_tls=True, verify_servers=False)
-    open_local, open_other = build_opener(tls, open_mapped), build_opener(config.tls, open_plain)
+    open_local, open_other = build_opener(tls, open_mapped), build_opener(config.tls, open_guarded)
 
     async def open_any(host: str, port: int) -> Transport:
         return await (open_local if (host, port) in local else open_other)(host, port)
 
     return open_any
+
+
+def _guarded_opener(config: ServeConfig, namesrvs: str, open_plain: Opener) -> Opener:
+    """Return the opener of plain connections to namesrvs, and to the brokers that they may name. Raises SettingsError."""
+    from gateway.broker.assembly.namesrv_lookup import resolve_host
+    from gateway.grpc_front.broker_addresses import SETTING, BrokerAddresses, guarded_opener, parse_rules
+
+    try:
+        addresses = BrokerAddresses(parse_rules(config.process.grpc_broker_addresses))
+    except ValueError as error:
+        raise SettingsError(f"{SETTING}: {error}") from error
+    return guarded_opener(addresses, _split_addresses(namesrvs), open_plain, resolve_host)
+
+
+def _split_addresses(namesrvs: str) -> list[Address]:
+    from gateway.grpc_front.remote_cluster import split_address
+
+    return [split_address(text.strip()) for text in namesrvs.split(";") if text.strip()]
 
 
 def _remote_cluster(
@@ -192,9 +215,9 @@ def _remote_cluster(
     max_message_bytes: int,
 ) -> "BuildCluster":
     from gateway.grpc_front.cluster import ServedCluster
-    from gateway.grpc_front.remote_cluster import RemoteCluster, split_address
+    from gateway.grpc_front.remote_cluster import RemoteCluster
 
-    addresses = [split_address(text.strip()) for text in namesrvs.split(";") if text.strip()]
+    addresses = _split_addresses(namesrvs)
     accounts = parts.access.accounts_of_grpc_front()
 
     def build(nursery: trio.Nursery) -> ServedCluster:

@@ -38,7 +38,10 @@ async def test_only_certificates_of_the_own_processes_are_not_verified(monkeypat
     async def open_plain(host, port):
         return host, port
 
-    open_any = open_by_origin(ServeConfig(tls=tls), {OWN: MAPPED}, open_plain)
+    async def open_guarded(host, port):
+        return "guarded", host, port
+
+    open_any = open_by_origin(ServeConfig(tls=tls), {OWN: MAPPED}, open_plain, open_guarded)
     assert await open_any(*OWN) == (own, MAPPED)
-    assert await open_any(*OTHER) == (other, OTHER)
-    assert await open_any(OTHER[0], OWN[1]) == (other, (OTHER[0], OWN[1]))
+    assert await open_any(*OTHER) == (other, ("guarded", *OTHER))
+    assert await open_any(OTHER[0], OWN[1]) == (other, ("guarded", OTHER[0], OWN[1]))
