@@ -116,6 +116,8 @@ def broker_row(
         "sendWaitMs": parse_integer_or(table.get("sendThreadPoolQueueHeadWaitTimeMills", ""), 0)
         if table
         else None,
+        "remotingClients": _optional_number(table, "remotingClients"),
+        "grpcClients": _optional_number(table, "grpcClients"),
         "refusalReason": table.get(STORE_TROUBLE),
         "logEnd": parse_integer_or(table.get("commitLogMaxOffset", ""), -1) if table else None,
         "behindBytes": None,

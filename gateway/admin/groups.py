@@ -238,6 +238,7 @@ def _member_row(member: ConnectedClient, state: ConsumerRunningInfo | None) -> d
     return {
         "client": member.client_id,
         "address": member.client_addr,
+        "protocol": member.protocol,
         "language": member.language,
         "version": version_name(member.version),
         "answers": state is not None,

@@ -338,8 +338,8 @@ class ProcessConfig:
         "grpcBrokerAddresses",
         "",
         "addresses (10.0.0.7), networks (10.0.0.0/8) and host names (*.mq.svc), each with a port or for all, separated "
-        "by ;, at which a proxy may connect to brokers that a namesrv names; empty: any but link-local ones, and loopback "
-        "ones only if a namesrv is on this machine",
+        "by ;, at which a proxy may connect to brokers that a namesrv names; empty: any but link-local ones, and "
+        "loopback ones only if a namesrv is on this machine",
         unofficial=True,
     )
     control_port: int = key(

@@ -102,7 +102,9 @@ class BrokerAddresses:
                 return None
             return f"{format_host((address, port))} is not listed in {SETTING}"
         if parsed.is_loopback:
-            problem = "" if self._has_local_namesrv else "a loopback address, and no namesrv is on this machine"
+            problem = (
+                "" if self._has_local_namesrv else "a loopback address, and no namesrv is on this machine"
+            )
         elif parsed.is_link_local:
             problem = "a link-local address"
         else:

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 import trio
 
 from gateway.auth.access_control import Accounts
+from gateway.broker.consumers.client_protocol import CLIENT_PROTOCOL, GRPC
 from gateway.grpc_front.access import RpcSender
 from remoting.acl import Credentials
 from remoting.connection import Connection, Handler
@@ -88,6 +89,7 @@ class LocalLink:
             on_batch=served.end_batch,
             on_request=on_request,
         )
+        self._connection.state[CLIENT_PROTOCOL] = GRPC
         served.opened(self._connection)
 
     @property

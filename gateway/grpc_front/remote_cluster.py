@@ -137,9 +137,7 @@ class RemoteCluster(ServedCluster):
         self._own_connections: dict[Address, FrameConnection] = {}
         self._topics = LoadingCache[TopicBrokers]("topic", nursery, self._load_topic)
         self._groups = LoadingCache[SubscriptionGroupConfig]("group", nursery, self._load_group)
-        self._masters = LoadingCache[int](
-            "masters", nursery, self._load_masters, max_age_s=MASTERS_MAX_AGE_S
-        )
+        self._masters = LoadingCache[int]("masters", nursery, self._load_masters, max_age_s=MASTERS_MAX_AGE_S)
         """The number of brokers whose masters the namesrvs named; the masters themselves are in the brokers."""
         nursery.start_soon(self._follow_masters)
 

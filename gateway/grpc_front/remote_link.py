@@ -27,6 +27,7 @@ import trio
 
 from codec.command import Command
 from codec.constants import FLAG_RESPONSE, LANGUAGE_CODES, ResponseCode
+from gateway.broker.consumers.client_protocol import GRPC, PROTOCOL_FIELD
 from gateway.grpc_front.access import RpcSender
 from gateway.grpc_front.broker_link import OnRequest
 from remoting.connection import Connection, Handler
@@ -35,7 +36,7 @@ from remoting.eager import enter_task
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
 from remoting.frame_connection import FrameConnection
 from remoting.local_connection import DEFAULT_TIMEOUT_S
-from remoting.requests.client import NotifyConsumerIdsChanged
+from remoting.requests.client import HeartBeat, NotifyConsumerIdsChanged
 from remoting.requests.transaction import CheckTransactionState
 
 log = logging.getLogger(__name__)
@@ -243,6 +244,8 @@ class RemoteLink:
         command = request.to_command()
         # Brokers read it as an enumeration, so other names would be errors.
         command.language = language if language in LANGUAGE_CODES else "OTHER"
+        if command.code == HeartBeat.code:
+            command.ext[PROTOCOL_FIELD] = GRPC
         self.session.owner.sign(command, sender)
         return command
 

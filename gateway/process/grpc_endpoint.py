@@ -116,7 +116,7 @@ def local_cluster(
 def proxy_cluster(
     config: ServeConfig, proxy: ProxyConfig, parts: ProcessParts, tasks: TaskSupervisor
 ) -> "BuildCluster":
-    """Return what builds the cluster that the namesrvs of a proxy know. Raises SettingsError, and errors of accounts."""
+    """Return what builds the cluster that a proxy's namesrvs know. Raises SettingsError, and errors of accounts."""
     open_plain = _guarded_opener(config, proxy.namesrv_addr, partial(connect, reactor=parts.reactor))
     return _remote_cluster(
         proxy.namesrv_addr,
@@ -188,7 +188,7 @@ def open_by_origin(
 
 
 def _guarded_opener(config: ServeConfig, namesrvs: str, open_plain: Opener) -> Opener:
-    """Return the opener of plain connections to namesrvs, and to the brokers that they may name. Raises SettingsError."""
+    """Return the opener of plain connections to namesrvs, and to brokers that they name. Raises SettingsError."""
     from gateway.broker.assembly.namesrv_lookup import resolve_host
     from gateway.grpc_front.broker_addresses import SETTING, BrokerAddresses, guarded_opener, parse_rules
 

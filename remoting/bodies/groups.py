@@ -86,12 +86,16 @@ class GroupForbidden(JsonBody):
 
 
 class ConnectedClient(JsonBody):
-    """A connected client (Java: Connection); ``version`` is an ordinal of the official version table."""
+    """A connected client (Java: Connection); ``version`` is an ordinal of the official version table.
+
+    ``protocol`` is "remoting" or "grpc"; only brokers of this project say it.
+    """
 
     client_id: str | None = None
     client_addr: str | None = None
     language: str | None = None
     version: i32 = 0
+    protocol: str | None = None
 
 
 class ProducerConnection(JsonBody):

@@ -40,6 +40,7 @@ def info(connection: ConnectionFlags, output: str) -> None:
                 "replication": verdicts[row["address"]] or _replication_text(row),
                 "disk": f"{ratio:.0%}" if ratio is not None and ratio >= 0 else None,
                 "started": format_time(row["bootMs"]),
+                "clients": _clients_text(row),
             }
     columns = [
         TableColumn("broker", "broker"),
@@ -51,6 +52,7 @@ def info(connection: ConnectionFlags, output: str) -> None:
         TableColumn("inPerSecond", "in/s"),
         TableColumn("outPerSecond", "out/s"),
         TableColumn("messagesToday", "today"),
+        TableColumn("clients", "clients"),
         TableColumn("disk", "disk"),
         TableColumn(
             "replication",
@@ -64,6 +66,14 @@ def info(connection: ConnectionFlags, output: str) -> None:
         problem_column(rows),
     ]
     print_rows(rows, columns, output, empty="No broker is registered.")
+
+
+def _clients_text(row: Mapping[str, Any]) -> str | None:
+    """Return the number of connected clients, and how many of them speak gRPC; None for official brokers."""
+    remoting_clients, grpc_clients = row["remotingClients"], row["grpcClients"]
+    if remoting_clients is None or grpc_clients is None:
+        return None
+    return f"{remoting_clients + grpc_clients:,}" + (f", {grpc_clients:,} by gRPC" if grpc_clients else "")
 
 
 def _replication_text(row: Mapping[str, Any]) -> str | None:

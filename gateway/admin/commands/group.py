@@ -110,6 +110,7 @@ def _print_group(description: dict[str, Any], output: str) -> None:
         columns = [
             TableColumn("client", "member"),
             TableColumn("address", "address"),
+            TableColumn("protocol", "protocol"),
             TableColumn("language", "language"),
             TableColumn("version", "version"),
             TableColumn("queues", "queues"),

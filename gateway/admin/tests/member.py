@@ -6,6 +6,7 @@ from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 
 from gateway.admin.tests.local_server import LocalServer
+from gateway.broker.consumers.client_protocol import GRPC, PROTOCOL_FIELD
 from remoting.blocking import BlockingClient
 from remoting.bodies.heartbeat import ConsumerData, HeartbeatData, SubscriptionData
 from remoting.bodies.queues import MessageQueue
@@ -30,8 +31,12 @@ def connect_member(
     *,
     owns: tuple[tuple[str, str, int], ...] = (),
     answers: bool = True,
+    speaks_grpc: bool = False,
 ) -> Iterator[None]:
-    """Connect a member to every broker while a block is open; ``answers=False``: it tells nothing about its state."""
+    """Connect a member to every broker while a block is open; ``answers=False``: it tells nothing about its state.
+
+    With ``speaks_grpc`` the connections are those of a front elsewhere.
+    """
     data = [
         SubscriptionData(topic=topic, sub_string=tags, sub_version=number)
         for number, (topic, tags) in enumerate(subscriptions.items(), 1)
@@ -56,7 +61,11 @@ def connect_member(
         for client in clients:
             if answers:
                 client.serve_request(GetConsumerRunningInfo, describe)
-            client.ask(HeartBeat(data=HeartbeatData(client_id=client_id, consumer_data_set=[consumer])))
+            beat = HeartBeat(data=HeartbeatData(client_id=client_id, consumer_data_set=[consumer]))
+            command = beat.to_command()
+            if speaks_grpc:
+                command.ext[PROTOCOL_FIELD] = GRPC
+            beat.read_reply(client.send_command(command))
         stack.enter_context(run_threads(partial(_serve, client) for client in clients))
         yield
 

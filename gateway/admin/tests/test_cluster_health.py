@@ -12,6 +12,7 @@ from gateway.admin.cluster_health import (
     first_number,
     replication_verdict,
 )
+from gateway.admin.commands.cluster import _clients_text
 from gateway.admin.tests.local_server import LocalServer
 
 
@@ -77,6 +78,14 @@ def test_a_broker_that_does_not_answer_has_one_failed_check() -> None:
     assert [(each.check, each.passed, each.detail) for each in checks] == [
         ("answers", False, "cannot be reached")
     ]
+
+
+def test_clients_by_protocol_which_official_brokers_do_not_tell() -> None:
+    ours, official = row(remotingClients="4", grpcClients="0"), row()
+    assert (ours["remotingClients"], ours["grpcClients"]) == (4, 0)
+    assert (official["remotingClients"], official["grpcClients"]) == (None, None)
+    assert [_clients_text(each) for each in (ours, official)] == ["4", None]
+    assert _clients_text(row(remotingClients="1200", grpcClients="34")) == "1,234, 34 by gRPC"
 
 
 def test_rates_of_several_spans() -> None:

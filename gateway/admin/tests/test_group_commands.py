@@ -113,6 +113,23 @@ def test_members_their_queues_and_subscriptions(server: LocalServer, group: str)
     assert (found["state"], found["messageModel"]) == ("online", "CLUSTERING")
 
 
+def test_members_that_speak_grpc(server: LocalServer, group: str) -> None:
+    with (
+        connect_member(server, "one", group, {group: "*"}),
+        connect_member(server, "two", group, {group: "*"}, answers=False, speaks_grpc=True),
+    ):
+        members = server.read("group", "describe", group, "--timeout", "1")["members"]
+        text = server.run("group", "describe", group, "--timeout", "1")
+        brokers = server.read("cluster", "info")
+        table = server.run("cluster", "info")
+    assert {member["client"]: member["protocol"] for member in members} == {"one": "remoting", "two": "grpc"}
+    (line,) = [line for line in text.splitlines() if line.strip().startswith("two")]
+    assert "grpc" in line.split()
+    assert [broker["grpcClients"] for broker in brokers] == [1, 1]
+    assert all(broker["remotingClients"] >= 1 for broker in brokers)
+    assert table.count(", 1 by gRPC") == 2
+
+
 def test_members_that_disagree_are_named(server: LocalServer, group: str) -> None:
     with (
         connect_member(server, "one", group, {group: "a"}),

@@ -13,6 +13,7 @@ from typing import Final
 
 import trio
 
+from gateway.broker.consumers.client_protocol import REMOTING
 from gateway.broker.consumers.subscription_conflicts import SubscriptionConflict, SubscriptionConflicts
 from gateway.broker.topics.limit_errors import limit_error
 from gateway.broker.waiting.wake_signal import WakeSignal
@@ -44,13 +45,16 @@ SUBSCRIPTION_BYTES: Final = 500
 class GroupMember:
     """One connection as a member of one group."""
 
-    __slots__ = ("client_id", "connection", "language", "last_seen_ms", "last_seen_s", "version")
+    __slots__ = ("client_id", "connection", "language", "last_seen_ms", "last_seen_s", "protocol", "version")
 
-    def __init__(self, connection: Connection, client_id: str, language: str, version: int) -> None:
+    def __init__(
+        self, connection: Connection, client_id: str, language: str, version: int, protocol: str = REMOTING
+    ) -> None:
         self.connection = connection
         self.client_id = client_id
         self.language = language
         self.version = version
+        self.protocol = protocol
         self.last_seen_s = 0.0
         self.last_seen_ms = 0
 
@@ -168,11 +172,12 @@ def size_of(subscription: SubscriptionData) -> int:
 
 
 class Memberships:
-    """The groups of one connection."""
+    """The groups of one connection, and the protocol of its client."""
 
-    __slots__ = ("consumer_groups", "producer_groups")
+    __slots__ = ("consumer_groups", "producer_groups", "protocol")
 
-    def __init__(self) -> None:
+    def __init__(self, protocol: str) -> None:
+        self.protocol = protocol
         self.consumer_groups: set[str] = set()
         self.producer_groups: set[str] = set()
 
@@ -279,6 +284,10 @@ class ClientRegistry:
         """Return an online producer of any group by its client id."""
         return self._producers_by_id.get(client_id)
 
+    def count_clients(self, protocol: str) -> int:
+        """Return the number of connected clients that speak a protocol."""
+        return sum(own.protocol == protocol for own in self._memberships.values())
+
     # -- joining --------------------------------------------------------------------------------------------
 
     def register_producer(self, group: str, client: GroupMember) -> None:
@@ -288,7 +297,7 @@ class ClientRegistry:
         if member is None:
             self._check_new_member(client, len(members))
             self.producers.setdefault(group, members)[client.connection] = member = client
-            self._memberships.setdefault(client.connection, Memberships()).producer_groups.add(group)
+            self._memberships_of(client).producer_groups.add(group)
             self._member_count += 1
             log.info("producer online", extra={"group": group, "client": client.client_id})
         # At each heartbeat: the entry may belong to an earlier connection of this client that is still open.
@@ -312,7 +321,7 @@ class ClientRegistry:
         self.consumers[data.group_name] = members
         changed = members.add_member(client, data)
         if changed:
-            self._memberships.setdefault(client.connection, Memberships()).consumer_groups.add(members.name)
+            self._memberships_of(client).consumer_groups.add(members.name)
             self._member_count += 1
         # Never reset: the flag only saves pulls the look-up of their group while no group has ever broadcast.
         self.any_broadcasting = self.any_broadcasting or members.is_broadcasting
@@ -327,6 +336,12 @@ class ClientRegistry:
             log.info("consumer group changed", extra={"group": members.name, "client": client.client_id})
             self._notify_members(members, notify)
         return changed
+
+    def _memberships_of(self, client: GroupMember) -> Memberships:
+        own = self._memberships.get(client.connection)
+        if own is None:
+            own = self._memberships[client.connection] = Memberships(client.protocol)
+        return own
 
     def _find_conflicts(self, members: ConsumerGroup, client: GroupMember, data: ConsumerData) -> None:
         """Log members that disagree, once until they agree or one of them leaves."""

@@ -9,6 +9,7 @@ from typing import Final
 
 from codec.constants import CURRENT_VERSION, ResponseCode, version_name
 from gateway.broker.broker import Broker
+from gateway.broker.consumers.client_protocol import GRPC, REMOTING
 from gateway.broker.messages.advertised_hosts import resolve_numeric
 from gateway.broker.messages.stored_messages import earliest_log_timestamp
 from gateway.broker.processors.live_config import apply_broker_config
@@ -79,6 +80,8 @@ DISTRIBUTION: Final = (
     "[3~4s]:0 [4~5s]:0 [5~10s]:0 [10s~]:0 "
 )
 """Storing a message, without its flush, takes microseconds. Source: StoreStatsService, 5.4.0."""
+REMOTING_CLIENTS: Final = "remotingClients"
+GRPC_CLIENTS: Final = "grpcClients"
 STORE_TROUBLE: Final = "storeTrouble"
 """Our own entry of the runtime information: why messages are refused at present."""
 QUEUE_CAPACITIES: Final = {
@@ -189,6 +192,7 @@ def get_runtime_info(broker: Broker, request: GetBrokerRuntimeInfo) -> GetBroker
         _describe_identity(broker),
         _describe_traffic(broker),
         _describe_disk(broker),
+        _describe_clients(broker),
         _describe_replication(broker),
         _describe_delays(broker),
         _describe_timers(broker),
@@ -207,6 +211,14 @@ def _describe_identity(broker: Broker) -> dict[str, str]:
         "brokerVersion": str(CURRENT_VERSION),
         "brokerVersionDesc": version_name(CURRENT_VERSION),
         "startAcceptSendRequestTimeStamp": str(broker.config.start_accept_send_timestamp_ms),
+    }
+
+
+def _describe_clients(broker: Broker) -> dict[str, str]:
+    """Return the numbers of connected clients by protocol, which official brokers do not tell."""
+    return {
+        REMOTING_CLIENTS: str(broker.clients.count_clients(REMOTING)),
+        GRPC_CLIENTS: str(broker.clients.count_clients(GRPC)),
     }
 
 

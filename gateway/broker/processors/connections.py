@@ -47,6 +47,7 @@ def _describe_connection(client: GroupMember) -> ConnectedClient:
         client_addr=client.address,
         language=client.language,
         version=client.version,
+        protocol=client.protocol,
     )
 
 

@@ -9,6 +9,7 @@ from codec.java_numbers import quoted
 from codec.topics import retry_topic
 from gateway.auth.access_control import CONSUMES_ONLY
 from gateway.broker.broker import Broker
+from gateway.broker.consumers.client_protocol import protocol_of
 from gateway.broker.consumers.client_registry import GroupMember
 from gateway.broker.filters.filter_cache import ExpressionTooLong
 from gateway.broker.filters.message_filter import is_tag_type
@@ -117,7 +118,10 @@ class HeartbeatRegistration:
 
     def _member(self) -> GroupMember:
         command = self._command
-        return GroupMember(self._connection, self._beat.client_id, command.language, command.version)
+        protocol = protocol_of(self._connection, command)
+        return GroupMember(
+            self._connection, self._beat.client_id, command.language, command.version, protocol
+        )
 
     def _register_producer(self, data: Any) -> None:
         group = ProducerData.from_value(data).group_name

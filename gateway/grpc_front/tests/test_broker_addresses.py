@@ -5,7 +5,12 @@ from types import SimpleNamespace
 import pytest
 from trio.testing import trio_test
 
-from gateway.grpc_front.broker_addresses import MAX_LOGGED_REFUSALS, BrokerAddresses, guarded_opener, parse_rules
+from gateway.grpc_front.broker_addresses import (
+    MAX_LOGGED_REFUSALS,
+    BrokerAddresses,
+    guarded_opener,
+    parse_rules,
+)
 
 NAMESRV = ("namesrv.example", 9876)
 PORT = 10911
@@ -70,7 +75,17 @@ def test_refused_addresses(rules, host, address, reason):
 
 @pytest.mark.parametrize(
     "text",
-    ["10.0.0.0/33", "10.0.0.300", "10.0.0", "10.0.0.7:0", "broker:65536", "[broker", "2001:db8::7::", "a/b", ":10911"],
+    [
+        "10.0.0.0/33",
+        "10.0.0.300",
+        "10.0.0",
+        "10.0.0.7:0",
+        "broker:65536",
+        "[broker",
+        "2001:db8::7::",
+        "a/b",
+        ":10911",
+    ],
 )
 def test_rules_that_are_none_are_refused(text):
     with pytest.raises(ValueError, match=r"neither an address|a port is a number"):
@@ -78,7 +93,7 @@ def test_rules_that_are_none_are_refused(text):
 
 
 class World:
-    """Connections that are only noted down. ``hosts`` is what DNS answers, ``refusing`` are addresses without server."""
+    """Connections that are only noted. ``hosts`` is what DNS answers, ``refusing`` are addresses without a server."""
 
     def __init__(self, rules="", *, local="10.0.0.1", hosts=None, refusing=()):
         self.hosts = {"namesrv.example": ["10.0.0.2"], **(hosts or {})}
@@ -144,7 +159,9 @@ async def test_refusals_are_logged_for_so_many_addresses_only(caplog):
 
 @trio_test
 async def test_the_address_that_was_checked_is_connected_to():
-    world = World("10.0.0.0/8", hosts={"broker-1": ["192.168.0.1", "10.0.0.7", "10.0.0.8"]}, refusing=("10.0.0.7",))
+    world = World(
+        "10.0.0.0/8", hosts={"broker-1": ["192.168.0.1", "10.0.0.7", "10.0.0.8"]}, refusing=("10.0.0.7",)
+    )
     transport = await world.open("broker-1", PORT)
     assert world.opened == [("10.0.0.7", PORT), ("10.0.0.8", PORT)]
     assert transport.remote == ("10.0.0.8", PORT)

@@ -55,10 +55,15 @@ def test_chosen_sides_are_started_in_their_order_and_compared(monkeypatch):
     result = CliRunner().invoke(grpc.main, ["--sides", "ours, proxy,proxy-official,official"])
     assert result.exit_code == 0
     assert started == ["ours", "proxy", "proxy-official", "official"]
-    assert "| figure | side ours | side proxy | side proxy-official | side official | bar | met |" in result.output
+    assert (
+        "| figure | side ours | side proxy | side proxy-official | side official | bar | met |"
+        in result.output
+    )
 
 
-@pytest.mark.parametrize(("text", "problem"), [("ours,none", "'none' is not one of ours"), ("ours,ours", "twice")])
+@pytest.mark.parametrize(
+    ("text", "problem"), [("ours,none", "'none' is not one of ours"), ("ours,ours", "twice")]
+)
 def test_sides_that_cannot_be_compared_are_refused(text, problem):
     result = CliRunner().invoke(grpc.main, ["--sides", text])
     assert result.exit_code == click.UsageError.exit_code

@@ -5,14 +5,17 @@ from codec.ids import encode_message_id
 from codec.message import decode_message
 from gateway.tests.broker_fakes import FakeConnection
 from gateway.tests.broker_world import World
+from remoting.bodies.heartbeat import ConsumerData, HeartbeatData, ProducerData
 from remoting.bodies.running import ConsumeMessageDirectlyResult, ConsumerRunningInfo
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
+from remoting.requests.admin import GetBrokerRuntimeInfo
 from remoting.requests.client import (
     ConsumeMessageDirectly,
     GetAllProducerInfo,
     GetConsumerConnectionList,
     GetConsumerRunningInfo,
     GetProducerConnectionList,
+    HeartBeat,
 )
 
 
@@ -35,6 +38,27 @@ def test_consumers_of_a_group(world):
     with pytest.raises(RequestError, match=r"the consumer group\[x\] not online") as refused:
         world.ask(GetConsumerConnectionList(consumer_group="x"))
     assert refused.value.code == 206
+
+
+@pytest.mark.parametrize(
+    ("stated", "protocol"), [("grpc", "grpc"), ("remoting", "remoting"), ("odd" * 1000, "remoting")]
+)
+def test_members_are_listed_with_the_protocol_that_a_front_states(world, stated, protocol):
+    consumer = ConsumerData(group_name="g", consume_type="CONSUME_PASSIVELY", message_model="CLUSTERING")
+    data = HeartbeatData(
+        client_id="c1", consumer_data_set=[consumer], producer_data_set=[ProducerData(group_name="p")]
+    )
+    command = HeartBeat(data=data).to_command(7)
+    command.ext["clientProtocol"] = stated
+    world.beat(FakeConnection(remote=("10.0.0.2", 6)), "t", client_id="c2")
+    assert world.handlers[HeartBeat.code](FakeConnection(), command) is not None
+    members = world.ask(GetConsumerConnectionList(consumer_group="g")).data.connection_set
+    assert {member.client_id: member.protocol for member in members} == {"c1": protocol, "c2": "remoting"}
+    (producer,) = world.ask(GetProducerConnectionList(producer_group="p")).data.connection_set
+    assert producer.protocol == protocol
+    table = world.ask(GetBrokerRuntimeInfo()).data.table
+    grpc_count = int(protocol == "grpc")
+    assert (table["grpcClients"], table["remotingClients"]) == (str(grpc_count), str(2 - grpc_count))
 
 
 def test_producers_of_a_group_and_of_all(world):
