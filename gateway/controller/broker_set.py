@@ -13,6 +13,8 @@ from codec.java_numbers import parse_integer_or
 
 FIRST_BROKER_ID: Final = 1
 """Source: MixAll.FIRST_BROKER_CONTROLLER_ID, 5.4.0."""
+MAX_REMOVED_IDS: Final = 1024
+"""Ids of removed replicas that a set remembers; the lowest ones are forgotten first."""
 _FORMAT: Final = 1
 
 
@@ -45,7 +47,8 @@ class BrokerSet:
     """All replicas of one broker name.
 
     `master_epoch` grows with each change of `master_id`, also when the master is lost without a successor; 0 means
-    that no master was ever elected. `sync_set_epoch` grows with each change of `sync_set`.
+    that no master was ever elected. `sync_set_epoch` grows with each change of `sync_set`. `removed_ids` are those of
+    removed replicas, which no other broker gets: a broker may apply for an id long after it was offered.
     """
 
     cluster: str
@@ -56,6 +59,7 @@ class BrokerSet:
     master_epoch: int = 0
     sync_set: frozenset[int] = frozenset()
     sync_set_epoch: int = 0
+    removed_ids: frozenset[int] = frozenset()
 
     @property
     def master_address(self) -> str | None:
@@ -75,7 +79,7 @@ class BrokerSet:
         """Return the set with a further replica. The next id is one that no replica has, or had before."""
         replicas = {**self.replicas, broker_id: RegisteredReplica(address, check_code)}
         next_broker_id = self.next_broker_id + 1
-        while next_broker_id in replicas:
+        while next_broker_id in replicas or next_broker_id in self.removed_ids:
             next_broker_id += 1
         return replace(self, replicas=MappingProxyType(replicas), next_broker_id=next_broker_id)
 
@@ -112,7 +116,9 @@ class BrokerSet:
         replicas = {key: replica for key, replica in self.replicas.items() if key not in removed}
         if not replicas:
             return None
-        rest = replace(self, replicas=MappingProxyType(replicas))
+        all_removed = self.removed_ids | (removed & self.replicas.keys())
+        removed_ids = frozenset(sorted(all_removed)[-MAX_REMOVED_IDS:])
+        rest = replace(self, replicas=MappingProxyType(replicas), removed_ids=removed_ids)
         if self.sync_set & removed:
             # A new epoch, unlike in the official controller: otherwise the master goes on with the set that it knows.
             rest = rest.with_sync_set(self.sync_set - removed)
@@ -133,6 +139,7 @@ class BrokerSet:
             "masterEpoch": self.master_epoch,
             "syncSet": sorted(self.sync_set),
             "syncSetEpoch": self.sync_set_epoch,
+            "removedIds": sorted(self.removed_ids),
         }
         return json.dumps(value).encode()
 
@@ -156,6 +163,8 @@ class BrokerSet:
                 master_epoch=value["masterEpoch"],
                 sync_set=frozenset(value["syncSet"]),
                 sync_set_epoch=value["syncSetEpoch"],
+                # Earlier versions did not note them.
+                removed_ids=frozenset(value.get("removedIds", ())),
             )
         except (KeyError, TypeError, AttributeError, UnicodeDecodeError, json.JSONDecodeError) as error:
             raise UnreadableState(f"{type(error).__name__}: {error}") from error

@@ -10,7 +10,8 @@ Source: ReplicasInfoManager, 5.4.0. Deviations:
 - an election that finds nobody changes nothing if there was no master; the official one begins an epoch each time, and
   a set that never had a master can then get none
 - an election that designates the broker -1, which is nobody, keeps the master; the official one takes it away
-- the next id is never one that is taken already
+- the next id is never one that is taken already, and the id of a removed replica is refused: the official controller
+  gives it to a broker that was offered it before the removal
 - no election is held while a replica that counts has not had the time for a heartbeat (`Liveness.is_unheard`), or the
   master may accept messages because the controller that led before has heard it (`Liveness.may_hold_lease`)
 - a master that registers while it is not alive was started again, perhaps without the end of its log. It is a candidate
@@ -126,7 +127,7 @@ def next_broker_id(
 def apply_broker_id(
     broker_set: BrokerSet | None, request: ControllerApplyBrokerId
 ) -> Ruling[ControllerApplyBrokerIdReply]:
-    """Give a broker the id it applies for, unless another one has it. The same broker may apply again."""
+    """Give a broker the id it applies for, unless another one has or had it. The same broker may apply again."""
     cluster = require(request.cluster_name, "clusterName")
     name = require(request.broker_name, "brokerName")
     broker_id = require_id(request.applied_broker_id, "appliedBrokerId")
@@ -143,13 +144,14 @@ def apply_broker_id(
             return refused(answer, None, ResponseCode.CONTROLLER_BROKER_ID_INVALID, remark)
         broker_set = BrokerSet(cluster, name)
     replica = broker_set.replicas.get(broker_id)
+    if replica is not None and replica.check_code == check_code:
+        return Ruling(answer, broker_set)
     if replica is None and len(broker_set.replicas) >= MAX_REPLICAS:
         remark = f"broker-set {name} has {MAX_REPLICAS} replicas already"
         return refused(answer, broker_set, ResponseCode.CONTROLLER_BROKER_ID_INVALID, remark)
-    if replica is None:
+    if replica is None and broker_id not in broker_set.removed_ids:
         return Ruling(answer, broker_set.with_replica(broker_id, address, check_code))
-    if replica.check_code == check_code:
-        return Ruling(answer, broker_set)
+    # Official brokers and ours ask for another id then.
     remark = f"Fail to apply brokerId: {broker_id} in broker-set: {name}"
     return refused(answer, broker_set, ResponseCode.CONTROLLER_BROKER_ID_INVALID, remark)
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gateway.controller.broker_set import BrokerSet, UnreadableState
+from gateway.controller.broker_set import MAX_REMOVED_IDS, BrokerSet, UnreadableState
 
 
 def two_replicas() -> BrokerSet:
@@ -37,6 +37,23 @@ def test_ids_of_removed_replicas_are_not_given_again() -> None:
     assert (list(rest.replicas), rest.next_broker_id) == ([1], 3)
 
 
+def test_ids_that_removed_replicas_took_out_of_turn_are_not_given_again() -> None:
+    rest = two_replicas().with_replica(5, "h:5", "z").without_replicas((5, 9))
+    assert rest is not None
+    assert (rest.removed_ids, rest.next_broker_id) == ({5}, 4)
+    assert rest.with_replica(4, "h:4", "z").next_broker_id == 6
+
+
+def test_a_set_forgets_the_lowest_ids_of_removed_replicas_in_the_end() -> None:
+    broker_set: BrokerSet | None = two_replicas()
+    for broker_id in range(3, MAX_REMOVED_IDS + 5):
+        assert broker_set is not None
+        broker_set = broker_set.with_replica(broker_id, "h:1", "z").without_replicas((broker_id,))
+    assert broker_set is not None
+    assert broker_set.removed_ids == set(range(5, MAX_REMOVED_IDS + 5))
+    assert broker_set.next_broker_id == MAX_REMOVED_IDS + 5
+
+
 def test_removing_the_master_keeps_the_epochs() -> None:
     rest = two_replicas().with_master(1).without_replicas((1,))
     assert rest is not None
@@ -60,6 +77,15 @@ def test_without_replicas_there_is_no_set() -> None:
 def test_a_set_survives_a_store() -> None:
     broker_set = two_replicas().with_master(2).with_address(1, "h:9")
     assert BrokerSet.from_json(broker_set.to_json()) == broker_set
+    rest = broker_set.without_replicas((1,))
+    assert rest is not None
+    assert BrokerSet.from_json(rest.to_json()) == rest
+
+
+def test_a_set_of_a_version_that_noted_no_removed_ids_is_read() -> None:
+    value = json.loads(two_replicas().to_json())
+    del value["removedIds"]
+    assert BrokerSet.from_json(json.dumps(value).encode()) == two_replicas()
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"null", b"{}", b"\xff", b'{"format": 1, "replicas": []}'])

@@ -20,6 +20,7 @@ from remoting.requests.controller import (
     ControllerAlterSyncStateSet,
     ControllerApplyBrokerId,
     ControllerElectMaster,
+    ControllerGetNextBrokerId,
     ControllerRegisterBroker,
 )
 
@@ -333,6 +334,20 @@ def test_removing_all_replicas_in_sync_keeps_the_epoch() -> None:
     rest = rules.clean_brokers(broker_set, request, liveness).broker_set
     assert rest is not None
     assert (rest.master_epoch, rest.had_master, list(rest.replicas)) == (2, True, [3])
+
+
+def test_a_broker_that_was_offered_the_id_of_a_removed_replica_gets_another_one() -> None:
+    request = CleanBrokerData(cluster_name="C", broker_name="a", broker_controller_ids_to_clean="2")
+    rest = rules.clean_brokers(set_of(1, 2), request, Liveness(Clock().monotonic)).broker_set
+    assert rest is not None
+    late = apply_id(2)
+    late.register_check_code = "other:1;9"
+    for application in (late, apply_id(2)):
+        decision = rules.apply_broker_id(rest, application)
+        assert decision.answer.code == ResponseCode.CONTROLLER_BROKER_ID_INVALID
+        assert decision.broker_set is rest
+    assert rules.next_broker_id(rest, ControllerGetNextBrokerId(broker_name="a")).next_broker_id == 3
+    assert rules.apply_broker_id(rest, apply_id(3)).answer.code == 0
 
 
 def test_what_a_stranger_can_store_is_bounded() -> None:

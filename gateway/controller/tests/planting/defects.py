@@ -46,8 +46,8 @@ CONTROLLER_DEFECTS: Final = Catalogue(
             Law.IDS,
             change(
                 RULES,
-                "    if replica.check_code == check_code:\n",
-                "    if replica.check_code:\n",
+                "    if replica is not None and replica.check_code == check_code:\n",
+                "    if replica is not None:\n",
             ),
             SIMULATION,
         ),
@@ -61,10 +61,20 @@ CONTROLLER_DEFECTS: Final = Catalogue(
             )
             + change(
                 BROKER_SET,
-                "        rest = replace(self, replicas=MappingProxyType(replicas))\n",
+                "        rest = replace(self, replicas=MappingProxyType(replicas), removed_ids=removed_ids)\n",
                 "        rest = replace(self, next_broker_id=min(removed), replicas=MappingProxyType(replicas))\n",
             ),
             SIMULATION,
+        ),
+        Defect(
+            "id-of-a-removed-replica-goes-to-a-broker-that-was-offered-it",
+            Law.IDS,
+            change(
+                RULES,
+                "    if replica is None and broker_id not in broker_set.removed_ids:\n",
+                "    if replica is None:\n",
+            ),
+            (f"{ROOM}/tests/test_rules.py",),
         ),
         Defect(
             "new-master-keeps-the-epoch",
