@@ -5,13 +5,17 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import time
 import urllib.request
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from remoting.tls import client_context
 
 START_TIMEOUT_S = 60.0
 
@@ -30,11 +34,24 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
+@dataclass(frozen=True, slots=True)
+class EtcdTls:
+    """PEM files of members that demand the certificates of their clients, which an authority has signed."""
+
+    authority: Path
+    certificate: Path
+    key: Path
+
+    def client_context(self) -> ssl.SSLContext:
+        """Return the context of a client; it shows the certificate of the members."""
+        return client_context(ca_file=self.authority, certificate_file=self.certificate, key_file=self.key)
+
+
 class EtcdMembers:
     """A running cluster of some members; each can be killed, stopped for a while, and started again.
 
     They run on loopback, or each on the machine that has the address of `hosts` and runs programs with the words of
-    `prefixes`.
+    `prefixes`. Clients use TLS if there are files for it; members use none among each other.
     """
 
     def __init__(
@@ -43,10 +60,14 @@ class EtcdMembers:
         count: int,
         hosts: Sequence[str] = (),
         prefixes: Sequence[tuple[str, ...]] = (),
+        tls: EtcdTls | None = None,
     ) -> None:
         ports = free_ports(2 * count)
         hosts = hosts or ["127.0.0.1"] * count
-        self.urls = [f"http://{host}:{port}" for host, port in zip(hosts, ports[:count], strict=True)]
+        scheme = "http" if tls is None else "https"
+        self._tls = tls
+        self._context = None if tls is None else tls.client_context()
+        self.urls = [f"{scheme}://{host}:{port}" for host, port in zip(hosts, ports[:count], strict=True)]
         self._peers = [f"http://{host}:{port}" for host, port in zip(hosts, ports[count:], strict=True)]
         self._prefixes = prefixes or [()] * count
         self._directory = directory
@@ -70,6 +91,9 @@ class EtcdMembers:
             ("--log-level", "error"),
         ):
             command += [flag, value]
+        if self._tls is not None:
+            command += ["--cert-file", str(self._tls.certificate), "--key-file", str(self._tls.key)]
+            command += ["--trusted-ca-file", str(self._tls.authority), "--client-cert-auth"]
         with (self._directory / f"m{index}.log").open("ab") as log:
             self._processes[index] = subprocess.Popen(command, stdout=log, stderr=log)
 
@@ -85,7 +109,9 @@ class EtcdMembers:
 
     def _is_healthy(self, index: int) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.urls[index]}/health", timeout=2) as answer:
+            with urllib.request.urlopen(
+                f"{self.urls[index]}/health", timeout=2, context=self._context
+            ) as answer:
                 return str(json.load(answer)["health"]) == "true"
         except (OSError, ValueError):
             return False
@@ -95,7 +121,7 @@ class EtcdMembers:
         for index, url in enumerate(self.urls):
             request = urllib.request.Request(f"{url}/v3/maintenance/status", data=b"{}")
             try:
-                with urllib.request.urlopen(request, timeout=2) as answer:
+                with urllib.request.urlopen(request, timeout=2, context=self._context) as answer:
                     status = json.load(answer)
                 if status["leader"] == status["header"]["member_id"]:
                     return index

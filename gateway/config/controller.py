@@ -69,6 +69,20 @@ class ControllerConfig:
         path=True,
         unofficial=True,
     )
+    etcd_certificate: str = key(
+        "controllerEtcdCert",
+        "",
+        "PEM file of the certificate that this controller shows etcd; empty: none",
+        path=True,
+        unofficial=True,
+    )
+    etcd_key: str = key(
+        "controllerEtcdKey",
+        "",
+        "PEM file of its private key; empty: it is in controllerEtcdCert",
+        path=True,
+        unofficial=True,
+    )
     lease_s: int = key(
         "controllerLeaseSeconds",
         5,
@@ -121,6 +135,10 @@ class ControllerConfig:
     def etcd_urls(self) -> list[str]:
         """Return the addresses of etcd's members; empty if the state is in a file."""
         return [url for url in self.etcd.split(";") if url]
+
+    def etcd_is_encrypted(self) -> bool:
+        """Tell whether any member of etcd is reached with TLS."""
+        return any(url.startswith("https://") for url in self.etcd_urls())
 
 
 def _parse_peer(text: str) -> ControllerPeer:

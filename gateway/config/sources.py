@@ -414,6 +414,17 @@ def _check_controller(controller: ControllerConfig) -> None:
             f"controllerDLegerPeers has {len(peers)} controllers, which share their state through etcd. Set "
             "controllerEtcd, or name one controller only"
         )
+    if controller.etcd_key and not controller.etcd_certificate:
+        raise ConfigError(
+            "controllerEtcdKey is set, but controllerEtcdCert, whose key it is, is not. Set both"
+        )
+    files = {"controllerEtcdCa": controller.etcd_ca, "controllerEtcdCert": controller.etcd_certificate}
+    for name, file in files.items():
+        if file and not controller.etcd_is_encrypted():
+            raise ConfigError(
+                f"{name} is set, but no address in controllerEtcd={controller.etcd} begins with https://. Correct the "
+                f"addresses, or leave out {name}"
+            )
 
 
 def _check_contradictions(source_values: Iterable[SourceValue], *, in_memory: bool) -> None:

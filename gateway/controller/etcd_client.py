@@ -19,6 +19,8 @@ from gateway.controller.store import StoreUnavailable
 
 DEFAULT_TIMEOUT_S: Final = 2.0
 MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024
+MAX_SHOWN_BYTES: Final = 200
+"""Length of what is shown of an answer that is not understood."""
 _RECEIVE_BYTES: Final = 65_536
 _UNAUTHENTICATED: Final = 16
 """The gRPC code of a token that is not valid, or no longer."""
@@ -131,7 +133,8 @@ class EtcdClient:
                 h11.ProtocolError,
             ) as error:
                 self._ask_last(endpoint)
-                raise StoreUnavailable(f"etcd at {endpoint.authority}: {_describe(error)}") from error
+                hint = "" if endpoint.is_encrypted else ". If it serves TLS, its address begins with https://"
+                raise StoreUnavailable(f"etcd at {endpoint.authority}: {_describe(error)}{hint}") from error
         raise StoreUnavailable(f"no etcd member answers ({'; '.join(problems)})")
 
     def _ask_last(self, endpoint: EtcdEndpoint) -> None:
@@ -144,7 +147,15 @@ class EtcdClient:
             return stream
         context = self._context or ssl.create_default_context()
         encrypted = trio.SSLStream(stream, context, server_hostname=endpoint.host, https_compatible=True)
-        await encrypted.do_handshake()
+        try:
+            await encrypted.do_handshake()
+        except BaseException as error:
+            await trio.aclose_forcefully(stream)
+            if isinstance(error, trio.BrokenResourceError) and not _is_about_certificates(error.__cause__):
+                raise OSError(
+                    f"{_describe(error)}. If it serves no TLS, its address begins with http://"
+                ) from error
+            raise
         return encrypted
 
     async def _exchange(
@@ -172,7 +183,10 @@ async def _receive(stream: trio.abc.Stream, http: h11.Connection) -> tuple[int, 
     status, body = 0, bytearray()
     while not isinstance(event := http.next_event(), h11.EndOfMessage):
         if event is h11.NEED_DATA:
-            http.receive_data(bytes(await stream.receive_some(_RECEIVE_BYTES)))
+            data = bytes(await stream.receive_some(_RECEIVE_BYTES))
+            if not data and not status:
+                raise ValueError("it closed the connection without an answer")
+            http.receive_data(data)
         elif isinstance(event, h11.Response):
             status = event.status_code
         elif isinstance(event, h11.Data):
@@ -185,7 +199,12 @@ async def _receive(stream: trio.abc.Stream, http: h11.Connection) -> tuple[int, 
 
 
 def _read_answer(status: int, body: bytes) -> JsonObject:
-    document = json.loads(body)
+    try:
+        document = json.loads(body)
+    except ValueError:
+        # Also of a member with TLS that is called without: it answers with a sentence.
+        text = body[:MAX_SHOWN_BYTES].decode(errors="replace").strip()
+        raise ValueError(f"the answer, of HTTP status {status}, is not JSON: {text}") from None
     if not isinstance(document, dict):
         raise ValueError("the answer is not a JSON object")
     # A streaming call wraps its answer.
@@ -206,5 +225,46 @@ _MEMBER_TROUBLES: Final = frozenset((4, 13, 14, 502, 503, 504))
 """gRPC codes and HTTP statuses of a member without a leader, or that is about to stop: no answer to what was asked."""
 
 
+_REFUSED_CERTIFICATE: Final = frozenset(
+    (
+        "TLSV13_ALERT_CERTIFICATE_REQUIRED",
+        "SSLV3_ALERT_BAD_CERTIFICATE",
+        "SSLV3_ALERT_CERTIFICATE_EXPIRED",
+        "TLSV1_ALERT_UNKNOWN_CA",
+    )
+)
+"""Alerts of a member that is not satisfied with the certificate of its client, or demands one."""
+_OTHER_NAME: Final = frozenset((62, 64))
+"""Codes of OpenSSL for a certificate of another host name, or of another address."""
+
+
 def _describe(error: Exception) -> str:
-    return "no answer in time" if isinstance(error, trio.TooSlowError) else str(error) or type(error).__name__
+    if isinstance(error, trio.TooSlowError):
+        return "no answer in time"
+    # Trio tells of a failure of TLS, as of any broken connection, without a text of its own.
+    cause = error.__cause__ if isinstance(error, trio.BrokenResourceError) else error
+    if isinstance(cause, ssl.SSLError):
+        return _describe_tls(cause)
+    return str(error) or str(cause or "") or type(error).__name__
+
+
+def _is_about_certificates(error: BaseException | None) -> bool:
+    return isinstance(error, ssl.SSLCertVerificationError) or (
+        isinstance(error, ssl.SSLError) and error.reason in _REFUSED_CERTIFICATE
+    )
+
+
+def _describe_tls(error: ssl.SSLError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        advice = (
+            ""
+            if error.verify_code in _OTHER_NAME
+            else ". Set controllerEtcdCa to the authority that signed it"
+        )
+        return f"its certificate is not accepted: {error.verify_message}{advice}"
+    if error.reason in _REFUSED_CERTIFICATE:
+        return (
+            "it demands the certificate of a client, signed by an authority that it trusts: set controllerEtcdCert and "
+            f"controllerEtcdKey ({error.reason})"
+        )
+    return f"TLS: {error.reason or error}"

@@ -2,7 +2,6 @@
 
 import logging
 import socket
-import ssl
 from collections.abc import Callable
 
 import trio
@@ -17,6 +16,7 @@ from gateway.controller.processors import handlers as controller_handlers
 from gateway.controller.sqlite_store import open_sqlite_store
 from gateway.controller.store import ControllerMember, Store
 from gateway.runtime.run_blocking import RunBlocking
+from gateway.runtime.server_tls import build_etcd_context
 from gateway.runtime.supervise import TaskSupervisor
 from remoting.connection import Handler
 from remoting.frame_connection import FrameConnection
@@ -32,13 +32,15 @@ log = logging.getLogger(__name__)
 def build_store(
     config: ControllerConfig, run_blocking: RunBlocking, monotonic: Callable[[], float], *, memory: bool
 ) -> Store:
-    """Open the store that the settings name. Raises StateInUse, and ValueError or OSError for settings of etcd."""
+    """Open the store that the settings name. Raises StateInUse, TlsError, and ValueError for an address of etcd."""
     urls = config.etcd_urls()
     if not urls:
         return open_sqlite_store("" if memory else config.store_path, run_blocking)
-    context = ssl.create_default_context(cafile=config.etcd_ca) if config.etcd_ca else None
     client = EtcdClient(
-        [EtcdEndpoint.parse(url) for url in urls], config.etcd_user, config.etcd_password, context
+        [EtcdEndpoint.parse(url) for url in urls],
+        config.etcd_user,
+        config.etcd_password,
+        build_etcd_context(config),
     )
     return EtcdStore(client, config.group, config.lease_s, monotonic)
 

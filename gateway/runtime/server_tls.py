@@ -1,8 +1,10 @@
-"""Builds TLS from the configured keys: for the server's listeners, and for its brokers' connections to namesrvs."""
+"""Builds TLS from the configured keys: for the server's listeners, and for connections to namesrvs and etcd."""
 
+import ssl
 from pathlib import Path
 from typing import Final
 
+from gateway.config.controller import ControllerConfig
 from gateway.config.tls import TlsConfig
 from remoting.tls import client_context, tls_opener
 from remoting.tls_acceptor import MAX_FIRST_BYTE_WAIT_S, TlsAcceptor, TlsMode, self_signed_context
@@ -97,6 +99,20 @@ def build_opener(config: TlsConfig, open_plain: Opener) -> Opener:
     except (OSError, ValueError) as problem:
         raise TlsError(f"TLS to namesrvs cannot be set up: {_describe(problem, files)}") from problem
     return tls_opener(context, open_plain)
+
+
+def build_etcd_context(config: ControllerConfig) -> ssl.SSLContext | None:
+    """Return the context of a controller's connections to etcd; None if all of them are plain. Raises TlsError."""
+    if not config.etcd_is_encrypted():
+        return None
+    ca_file, certificate, key = (
+        Path(name) if name else None for name in (config.etcd_ca, config.etcd_certificate, config.etcd_key)
+    )
+    try:
+        return client_context(ca_file=ca_file, certificate_file=certificate, key_file=key)
+    except (OSError, ValueError) as problem:
+        files = [file for file in (ca_file, certificate, key) if file is not None]
+        raise TlsError(f"TLS to etcd cannot be set up: {_describe(problem, files)}") from problem
 
 
 def _describe(problem: Exception, files: list[Path]) -> str:

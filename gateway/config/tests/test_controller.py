@@ -62,6 +62,12 @@ def test_a_namesrv_and_its_controller_share_an_official_key(tmp_path: Path) -> N
         (["controllerDLegerPeers=n0-a:1;n0-b:1", "controllerEtcd=http://e:1"], "has an id twice"),
         (["controllerDLegerPeers=127.0.0.1:9878"], "controllerDLegerPeers"),
         (["controllerEtcd=e:2379"], "controllerEtcd"),
+        (
+            ["controllerEtcd=https://e:1", "controllerEtcdKey=k"],
+            "controllerEtcdKey is set, but controllerEtcdCert",
+        ),
+        (["controllerEtcd=http://e:1", "controllerEtcdCa=ca"], "controllerEtcdCa is set, but no address"),
+        (["controllerEtcdCert=c"], "controllerEtcdCert is set, but no address"),
     ],
 )
 def test_a_group_that_cannot_work_is_refused(sets: list[str], message: str) -> None:
