@@ -3,14 +3,17 @@
 Runs as a script, with the client's packages and none of ours. Versions before 5.0.9 have no push consumer.
 """
 
+import threading
 import time
-from typing import Any
+from typing import Any, Final
 
 import rocketmq
 from command_loop import Collected, Command, run
 from rocketmq.grpc_protocol import FilterType
 
 CLIENTS: dict[str, Any] = {}
+SETTINGS_TIMEOUT_S: Final = 50.0
+"""Longest wait for the server's answer to a consumer's settings; below the time that a command may take."""
 RESOLUTIONS = {
     "COMMIT": rocketmq.TransactionResolution.COMMIT,
     "ROLLBACK": rocketmq.TransactionResolution.ROLLBACK,
@@ -115,12 +118,35 @@ def send_half(command: Command) -> Command:
 # -- consumers ----------------------------------------------------------------------------------------------------
 
 
+class ConfirmedSimpleConsumer(rocketmq.SimpleConsumer):  # type: ignore[misc]
+    """A simple consumer whose start ends when the server has its settings, as it does in the other stock clients.
+
+    Python's sends the settings at its start and waits for their answer in push consumers only. Until the official Proxy
+    has them it answers a receive with an internal error, because it does not expect their absence.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self._is_confirmed = threading.Event()
+        super().__init__(*arguments, **options)
+
+    def reset_setting(self, settings: Any) -> None:
+        """Take the server's answer; the client's thread calls it."""
+        super().reset_setting(settings)
+        self._is_confirmed.set()
+
+    def startup(self) -> None:
+        super().startup()
+        if not self._is_confirmed.wait(SETTINGS_TIMEOUT_S):
+            self.shutdown()
+            raise TimeoutError(f"no answer to the consumer's settings in {SETTINGS_TIMEOUT_S:.0f} s")
+
+
 class SimpleSession:
     def __init__(self, command: Command) -> None:
         # Older versions have no option for TLS here.
         options = {"tls_enable": True} if command.get("tls") else {}
         self.received: list[Any] = []
-        self.client = rocketmq.SimpleConsumer(
+        self.client = ConfirmedSimpleConsumer(
             configuration(command),
             command["group"],
             subscriptions(command),
