@@ -242,7 +242,11 @@ class ChangingTable:
         if self._dirty:
             content = self.to_json()
             self._dirty = False
-            self._write_or_stay_dirty(content)
+            try:
+                self._write(content)
+            except BaseException:
+                self._dirty = True
+                raise
         elif self.file.is_missing:
             self.file.try_save(self.to_json())
 
@@ -253,14 +257,16 @@ class ChangingTable:
         """
         async with self._saving:
             self.prepare_save()
-            if self._dirty or self.file.is_missing:
+            has_changes = self._dirty
+            if has_changes or self.file.is_missing:
                 self._dirty = False
                 try:
                     content = await self.encode()
+                    await self.file.run_blocking(partial(self._write, content))
                 except BaseException:
-                    self._dirty = True
+                    # A missing file alone leaves nothing to lose: a stop that cannot write it either must not fail.
+                    self._dirty |= has_changes
                     raise
-                await self.file.run_blocking(partial(self._write_or_stay_dirty, content))
 
     async def encode(self) -> bytes:
         """Return the content of the file, encoded in slices between which other tasks run."""
@@ -269,13 +275,6 @@ class ChangingTable:
             parts.append(part)
             await trio.lowlevel.checkpoint()
         return b"".join(parts)
-
-    def _write_or_stay_dirty(self, data: bytes) -> None:
-        try:
-            self._write(data)
-        except BaseException:
-            self._dirty = True
-            raise
 
     def _write(self, data: bytes) -> None:
         self.file.save(data)

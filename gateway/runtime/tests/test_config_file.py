@@ -8,7 +8,7 @@ import trio
 import trio.lowlevel
 from trio.testing import MockClock
 
-from gateway.runtime.config_file import ConfigFile, SettingsTable
+from gateway.runtime.config_file import ChangingTable, ConfigFile, SettingsTable
 from remoting.errors import RequestError
 from storage.crash_files import CrashFiles
 from storage.errors import StoreFull
@@ -311,3 +311,43 @@ def test_the_rest_of_a_change_is_not_undone_during_a_write(tmp_path):
 
     trio.run(main, clock=MockClock(autojump_threshold=0))
     assert events == ["written", "undone"]
+
+
+class Progress(ChangingTable):
+    """A table of one number, whose failed write at the end is an error."""
+
+    number = 0
+
+    def advance(self):
+        self.number += 1
+        self._dirty = True
+
+    def to_json(self):
+        return json.dumps(self.number).encode()
+
+
+async def run_here(function):
+    return function()
+
+
+def test_a_first_save_that_fails_leaves_nothing_that_a_stop_could_lose():
+    """A broker that nobody uses may be stopped on a full disk, before and after it tried to write its tables."""
+    disk = Disk()
+    table = Progress(ConfigFile(disk, PATH, run_here))
+    table.file.load(json.loads)
+    disk.problem = StoreFull("no room")
+    for _ in range(2):
+        with pytest.raises(StoreFull):
+            trio.run(table.save_changes)
+        assert not table.is_dirty
+        table.persist()
+    table.advance()
+    for _ in range(2):
+        with pytest.raises(StoreFull):
+            trio.run(table.save_changes)
+        assert table.is_dirty
+        with pytest.raises(StoreFull):
+            table.persist()
+    disk.problem = None
+    trio.run(table.save_changes)
+    assert (disk.content, table.is_dirty) == ({PATH: b"1"}, False)
