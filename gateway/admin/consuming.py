@@ -252,7 +252,7 @@ class TopicReader:
             return
 
     def finish_current(self) -> None:
-        """Count the message that `read` yielded last as delivered; call it when reading ends early."""
+        """Count the message that `read` yielded last as delivered, which it does itself only when it goes on."""
         if self._current is not None:
             queue_key, offset = self._current
             self._delivered[queue_key] = max(offset, self._delivered.get(queue_key, 0))
@@ -266,10 +266,9 @@ class TopicReader:
     def commit(self) -> None:
         """Commit what was delivered, if there is a group."""
         self._committed_s = time.monotonic()
-        delivered, self._delivered = self._delivered, {}
         if not self._options.group:
-            return
-        for (broker, queue_id), offset in delivered.items():
+            self._delivered.clear()
+        for (broker, queue_id), offset in list(self._delivered.items()):
             self._client.ask_broker(
                 broker,
                 UpdateConsumerOffset(
@@ -279,6 +278,8 @@ class TopicReader:
                     commit_offset=offset,
                 ),
             )
+            # Not before: Ctrl-C may interrupt this commit, and the one at the end makes up for it.
+            del self._delivered[broker, queue_id]
 
 
 def _describe_end(broker: str, error: Exception) -> AdminError:

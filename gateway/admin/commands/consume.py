@@ -68,6 +68,7 @@ def consume(
     rmq-gateway consume orders --from 15m --follow --json
     """
     from gateway.admin.consuming import TopicReader
+    from toolkit.deferred_interrupt import DeferredInterrupt
     from toolkit.progress import show_progress
 
     render = _choose_renderer(format_text, as_json, for_terminal=sys.stdout.isatty())
@@ -80,18 +81,19 @@ def consume(
         total = min(reader.total, count or reader.total)
         bar = show_progress("reading", lambda: total) if shows_bar else nullcontext(lambda number: None)
         try:
-            with bar as done:
+            with bar as done, DeferredInterrupt() as interrupt:
                 for message, broker in reader.read():
-                    out.write(render(message, broker))
-                    if options.follow:
-                        out.flush()
+                    with interrupt.step():  # A message that was printed is committed, and comes once.
+                        out.write(render(message, broker))
+                        if options.follow:
+                            out.flush()
+                        reader.finish_current()
                     done(1)
                     printed += 1
                     if printed == count:
                         break
-                reader.finish_current()
         except KeyboardInterrupt:
-            pass  # the message that was being printed is not committed
+            pass
         out.flush()
         reader.commit()
 

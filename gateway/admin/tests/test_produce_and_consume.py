@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from codec.message import Message
 from gateway.admin.tests.local_server import LocalServer
 
 TIMEOUT_S = 60
@@ -175,6 +176,25 @@ def test_follow_until_ctrl_c(server: LocalServer, topic: str) -> None:
         out, errors = process.communicate(timeout=TIMEOUT_S)
         assert (process.returncode, out, errors) == (0, "", "")
     assert server.read("group", "describe", group)["queues"][0]["lag"] == 0
+
+
+def test_ctrl_c_ends_after_the_message_that_is_being_printed(
+    server: LocalServer, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal that comes when the message is written, but not counted yet, made it come again."""
+    group = f"group_{topic}"
+    server.run("produce", topic, "first", "second", "third", "--queue", "0")
+
+    def render(message: Message, broker: str) -> bytes:
+        os.kill(os.getpid(), signal.SIGINT)
+        return message.body + b"\n"
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    with monkeypatch.context() as patch:
+        patch.setattr("gateway.admin.commands.consume._choose_renderer", lambda *options, **more: render)
+        assert server.run("consume", topic, "--group", group) == "first\n"
+    signal.signal(signal.SIGINT, before)
+    assert server.run("consume", topic, "--group", group) == "second\nthird\n"
 
 
 @pytest.mark.parametrize(
