@@ -8,7 +8,7 @@ import pytest
 
 from acceptance.workload import commit_request, committed_offset, read_queue
 from codec.constants import ResponseCode
-from compat_tests.cases.conftest import JAVA_CLIENTS, stock_client
+from compat_tests.cases.conftest import JAVA_CLIENTS, stock_client, warm_up
 from compat_tests.clients.driver import JavaClientError
 from compat_tests.clients.java_api import JavaClient, JavaProducer
 from compat_tests.clients.programs import run_mqadmin
@@ -52,10 +52,11 @@ def available() -> Iterator[None]:
 
 def send_and_consume(java: JavaClient, topic: str, brokers: set[str]) -> None:
     """Assert that a stock producer spreads a new topic over these brokers, and a stock consumer gets everything."""
+    warm_up(java)
     with java.producer(f"p_{topic}") as producer:
         sent = producer.send_numbered(topic, 24)
         assert {one["status"] for one in sent} == {"SEND_OK"}
-        eventually(lambda: brokers_of(producer, topic) == brokers)
+        eventually(lambda: brokers_of(producer, topic) == brokers, 30)
     with java.push(f"g_{topic}", topic) as consumer:
         received = consumer.received(24, 60)
         assert {one["body"] for one in received} == {str(number) for number in range(24)}

@@ -14,7 +14,7 @@ import yaml
 
 from acceptance.containers import ROOT
 from codec.native import native_module
-from compat_tests.cases.conftest import stock_client
+from compat_tests.cases.conftest import stock_client, warm_up
 from compat_tests.cases.grpc_fixtures import start_grpc_driver
 from compat_tests.clients.grpc_api import StockGrpcClient
 from compat_tests.clients.programs import run_mqadmin
@@ -183,10 +183,12 @@ def test_mqadmin_tells_a_started_broker_its_address(image: str, tmp_path: Path) 
             printed = run_mqadmin(tmp_path / "admin", *words)
             assert "update broker config success" in printed, printed
         assert route_address(namesrv, "TBW102") == f"localhost:{changes['listenPort']}"
-        with stock_client(namesrv) as java, java.producer("shop") as producer:
-            assert producer.send_numbered("orders", 3)[0]["status"] == "SEND_OK"
-            with java.push("packing", "orders") as consumer:
-                assert {each["body"] for each in consumer.received(3, 60)} == {"0", "1", "2"}
+        with stock_client(namesrv) as java:
+            warm_up(java)
+            with java.producer("shop") as producer:
+                assert producer.send_numbered("orders", 3)[0]["status"] == "SEND_OK"
+                with java.push("packing", "orders") as consumer:
+                    assert {each["body"] for each in consumer.received(3, 60)} == {"0", "1", "2"}
 
 
 def test_grpc_clients_are_told_the_published_port_that_they_dialled(image: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from compat_tests.cases.conftest import stock_client
+from compat_tests.cases.conftest import stock_client, warm_up
 from compat_tests.clients.popping import POLLING_TIMEOUT, pop, pop_messages
 from compat_tests.clients.programs import run_mqadmin
 from compat_tests.clients.typed import (
@@ -85,11 +85,10 @@ def test_producers_go_to_another_broker(gateway: Gateway, client: BlockingClient
             broker.ask(topic_request("spread", 2))
     configure(client, sendQuotaBytes=1)
     send(client, "uses_it_up", LARGE)
-    with (
-        stock_client(gateway.namesrv, "5.4.0") as java,
-        java.producer("p", RetryTimesWhenSendFailed=5) as one,
-    ):
-        sent = one.send_numbered("spread", 20)
+    with stock_client(gateway.namesrv, "5.4.0") as java:
+        warm_up(java)
+        with java.producer("p", RetryTimesWhenSendFailed=5) as producer:
+            sent = producer.send_numbered("spread", 20)
     assert {each["status"] for each in sent} == {"SEND_OK"}
     assert client.ask(GetMaxOffset(topic="spread", queue_id=0)).offset == 0
     assert client.ask(GetMaxOffset(topic="spread", queue_id=1)).offset == 0

@@ -23,7 +23,7 @@ from acceptance.secured import (
     secret_of,
     write_private,
 )
-from compat_tests.cases.conftest import stock_client
+from compat_tests.cases.conftest import has_queues, stock_client
 from compat_tests.clients.popping import ack, pop_until
 from compat_tests.clients.typed import (
     messages,
@@ -179,4 +179,5 @@ def test_a_stock_client_signs_through_the_gateway(site: Site) -> None:
     with stock_client(site.gateway.namesrv) as plain:
         java = plain.acting_as(site.gateway.namesrv, Credentials("clerk", secret_of("clerk")))
         with java.producer("accounts_producer") as producer:
+            eventually(lambda: has_queues(producer, ORDERS), 60)
             assert [each["status"] for each in producer.send_numbered(ORDERS, 5)] == ["SEND_OK"] * 5

@@ -17,7 +17,7 @@ from acceptance.moving import (
     ShadowProcess,
     TransactionSender,
 )
-from compat_tests.cases.conftest import stock_client
+from compat_tests.cases.conftest import stock_client, warm_up
 from compat_tests.cases.test_ordered import by_key
 from compat_tests.clients.java_api import JavaClient, JavaPushConsumer
 from compat_tests.clients.typed import connect, create_group, send, topic_request
@@ -206,6 +206,7 @@ def test_the_story_of_a_move(tmp_path: Path) -> None:
         story.enter_context(gateway)
         settings_are_copied(gateway)
         java = story.enter_context(stock_client(gateway.namesrv))
+        warm_up(java)
         orders = start_traffic(java, "Orders", GROUPS["Orders"], story)
         bills = start_traffic(java, "Bills", GROUPS["Bills"], story)
         payments = begin_payments(java, story)
