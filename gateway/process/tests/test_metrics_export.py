@@ -223,20 +223,20 @@ def test_a_server_pushes_beside_its_work(tmp_path):
 def test_a_receiver_that_never_answers_delays_neither_requests_nor_the_end(tmp_path):
     with http_receiver(answers=False) as receiver:
         settings = MetricsExportConfig(
-            exporter_type="OTLP_HTTP", target=receiver.url, interval_ms=100, timeout_ms=15_000
+            exporter_type="OTLP_HTTP", target=receiver.url, interval_ms=100, timeout_ms=60_000
         )
         began_s = time.monotonic()
 
         async def test(facts, server, nursery):
-            assert await trio.to_thread.run_sync(receiver.got_one.wait, 10)
+            assert await trio.to_thread.run_sync(receiver.got_one.wait, 20)
             (broker,) = facts["brokers"].values()
-            with trio.fail_after(5):
+            with trio.fail_after(20):
                 async with open_client(*address(broker)) as client:
                     await client.ask(message())
             assert server._push.pushed == server._push.failed == 0
 
         served(tmp_path, test, metrics_export=settings)
-        assert time.monotonic() - began_s < 10
+        assert time.monotonic() - began_s < 50
 
 
 def test_a_receiver_that_is_down_leaves_the_server_ready(tmp_path, unused_port):

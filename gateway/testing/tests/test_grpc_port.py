@@ -72,7 +72,7 @@ def test_an_invisible_message_comes_again_when_the_time_is_moved(
         started_s = time.monotonic()
         mq.advance(MINUTE_S)
         assert [each["attempt"] for each in eventually(consumer.receive, 30)] == [2]
-        assert time.monotonic() - started_s < 30
+        assert time.monotonic() - started_s < MINUTE_S - 5
 
 
 def test_an_open_transaction_is_asked_about(mq: RocketMQ, stock: StockGrpcClient) -> None:
