@@ -22,7 +22,7 @@ Every block of headers is unpacked, even for a stream that is over: hpack's tabl
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from time import monotonic
 from typing import Any, Final, Protocol
@@ -46,6 +46,7 @@ from gateway.grpc_front.http2_frames import (
     SettingCode,
     encode_frame,
     encode_goodbye,
+    encode_header_frames,
     encode_reset,
     encode_settings,
     encode_window_update,
@@ -93,19 +94,22 @@ class StreamHandler(Protocol):
     def end_request(self) -> None:
         """Take note that the request is complete."""
 
-    def cancel(self) -> None:
-        """Give up: the peer has reset the stream, or the connection is closed."""
+    def cancel(self, error: int) -> None:
+        """Give up: the peer has reset the stream with this error, or the connection is closed."""
 
 
+Fields = Iterable[tuple[bytes, bytes]]
+"""Headers as they were received, in their order."""
 OpenStream = Callable[["Http2Connection", int, dict[str, str]], StreamHandler | None]
 """Returns the handler of a new stream from its headers; None if it was answered already."""
 
 
-class _Stream:
+class Stream:
     """A stream that at least one side has not ended. ``handler`` is None once the answer is complete."""
 
     __slots__ = (
         "chunks",
+        "credit_bytes",
         "handler",
         "is_answered",
         "is_peer_done",
@@ -120,6 +124,8 @@ class _Stream:
         self.is_answered = False
         self.send_window = send_window
         self.receive_window = STREAM_WINDOW_BYTES
+        self.credit_bytes = 0
+        """Bytes that the peer may send again and does not know of yet; for connections that delay their credit."""
         self.chunks: deque[memoryview] | None = None
         """The rest of the answer, for which there is no window yet; None until one had to wait."""
         self.trailers: bytes | None = None
@@ -163,7 +169,7 @@ class Http2Connection(FrameConnection):
         super().__init__(*parts)
         self._open_stream = open_stream
         self._max_streams = max_streams
-        self._streams: dict[int, _Stream] = {}
+        self._streams: dict[int, Stream] = {}
         self._last_stream_id = 0
         self._goodbye_id: int | None = None
         """The last stream that is carried out, once the peer was told; None before."""
@@ -192,14 +198,18 @@ class Http2Connection(FrameConnection):
 
     async def run(self) -> None:
         """Serve the peer until either side closes."""
+        self.write(self._greeting())
+        await super().run()
+
+    def _greeting(self) -> bytes:
+        """Return the first frames of this side."""
         settings = encode_settings({
             SettingCode.ENABLE_PUSH: 0,
             SettingCode.MAX_CONCURRENT_STREAMS: self._max_streams,
             SettingCode.INITIAL_WINDOW_SIZE: STREAM_WINDOW_BYTES,
             SettingCode.MAX_HEADER_LIST_SIZE: MAX_HEADER_LIST_BYTES,
         })  # fmt: skip
-        self.write(settings + encode_window_update(0, CONNECTION_WINDOW_BYTES - DEFAULT_WINDOW_BYTES))
-        await super().run()
+        return settings + encode_window_update(0, CONNECTION_WINDOW_BYTES - DEFAULT_WINDOW_BYTES)
 
     # -- reading ------------------------------------------------------------------------------------------------
 
@@ -235,7 +245,7 @@ class Http2Connection(FrameConnection):
                 head = int.from_bytes(held[position:begin], "big")
                 size = head >> 48
                 if size > MIN_MAX_FRAME_BYTES:
-                    raise _violation(f"a frame of {size} bytes, at most {MIN_MAX_FRAME_BYTES}")
+                    raise violation(f"a frame of {size} bytes, at most {MIN_MAX_FRAME_BYTES}")
                 end = begin + size
                 if len(held) < end:
                     break
@@ -259,7 +269,7 @@ class Http2Connection(FrameConnection):
         if not PREFACE.startswith(beginning):
             if beginning.startswith(b"PRI"):
                 held.clear()  # `FrameConnection.run` would report that the peer speaks HTTP/2.
-            raise _violation("the connection does not begin as HTTP/2 does")
+            raise violation("the connection does not begin as HTTP/2 does")
         if len(beginning) < len(PREFACE):
             return False
         del held[: len(PREFACE)]
@@ -268,9 +278,9 @@ class Http2Connection(FrameConnection):
 
     def _handle_frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
         if self._header_stream and kind != Kind.CONTINUATION:
-            raise _violation("headers are not continued")
+            raise violation("headers are not continued")
         if not self._settings_frames and kind != Kind.SETTINGS:
-            raise _violation("the first frame is not SETTINGS")
+            raise violation("the first frame is not SETTINGS")
         take = _TAKE_BY_KIND.get(kind)
         if take is not None:
             take(self, flags, stream_id, payload)
@@ -279,12 +289,12 @@ class Http2Connection(FrameConnection):
 
     def _take_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
         if not stream_id & 1:
-            raise _violation(f"headers on stream {stream_id}: those of clients have odd numbers")
+            raise violation(f"headers on stream {stream_id}: those of clients have odd numbers")
         if flags & Flag.PADDED:
             payload = _without_padding(payload)
         if flags & Flag.PRIORITY:
             if len(payload) < _PRIORITY_BYTES:
-                raise _violation("a priority is cut off")
+                raise violation("a priority is cut off")
             payload = payload[_PRIORITY_BYTES:]
         if flags & Flag.END_HEADERS:
             self._end_headers(flags, stream_id, payload)
@@ -295,11 +305,11 @@ class Http2Connection(FrameConnection):
 
     def _take_continuation(self, flags: int, stream_id: int, payload: bytes) -> None:
         if not self._header_stream or stream_id != self._header_stream:
-            raise _violation(f"a continuation without headers on stream {stream_id}")
+            raise violation(f"a continuation without headers on stream {stream_id}")
         self._header_frames += 1
         self._header_block += payload
         if self._header_frames > MAX_CONTINUATIONS or len(self._header_block) > MAX_HEADER_LIST_BYTES:
-            raise _violation(
+            raise violation(
                 f"headers of more than {MAX_CONTINUATIONS} frames or {MAX_HEADER_LIST_BYTES} bytes"
             )
         if flags & Flag.END_HEADERS:
@@ -312,10 +322,13 @@ class Http2Connection(FrameConnection):
         try:
             fields = self._header_decoder.decode(block, raw=True)
         except (HPACKError, IndexError, TypeError, ValueError) as error:
-            raise _violation(f"headers cannot be unpacked: {type(error).__name__}: {error}") from error
-        is_last = bool(flags & Flag.END_STREAM)
+            raise violation(f"headers cannot be unpacked: {type(error).__name__}: {error}") from error
+        self._take_fields(stream_id, fields, is_last=bool(flags & Flag.END_STREAM))
+
+    def _take_fields(self, stream_id: int, fields: Fields, *, is_last: bool) -> None:
+        """Begin a stream with its headers, or end one with its trailers."""
         if stream_id > self._last_stream_id:
-            self._begin_stream(stream_id, _checked_headers(fields), is_last=is_last)
+            self._begin_stream(stream_id, fields, is_last=is_last)
             return
         stream = self._streams.get(stream_id)
         if stream is None:
@@ -323,51 +336,47 @@ class Http2Connection(FrameConnection):
             self._count_reset()
         else:
             if not is_last:
-                raise _violation(f"trailers that do not end stream {stream_id}")
+                raise violation(f"trailers that do not end stream {stream_id}")
             self._check_receives(stream_id, stream)
             self._end_request(stream_id, stream)
 
-    def _begin_stream(self, stream_id: int, headers: dict[str, str], *, is_last: bool) -> None:
+    def _begin_stream(self, stream_id: int, fields: Fields, *, is_last: bool) -> None:
         self._last_stream_id = stream_id
         if self._goodbye_id is not None:
             return  # The peer may send it again elsewhere: it was told that later streams are not carried out.
         if len(self._streams) >= self._max_streams:
-            raise _violation(f"more than {self._max_streams} streams at a time")
-        stream = self._streams[stream_id] = _Stream(self._peer_window_bytes)
+            raise violation(f"more than {self._max_streams} streams at a time")
+        stream = self._streams[stream_id] = Stream(self._peer_window_bytes)
         stream.is_peer_done = is_last
-        handler = self._open_stream(self, stream_id, headers)
+        handler = self._accept_stream(stream_id, fields)
         if handler is None:
             return
         stream.handler = handler
         if is_last:
             handler.end_request()
 
+    def _accept_stream(self, stream_id: int, fields: Fields) -> StreamHandler | None:
+        """Return the handler of a new stream; None if it was answered already."""
+        return self._open_stream(self, stream_id, checked_headers(fields))
+
     # -- data ---------------------------------------------------------------------------------------------------
 
     def _take_data(self, flags: int, stream_id: int, payload: bytes) -> None:
         if not stream_id or stream_id > self._last_stream_id:
-            raise _violation(f"data on stream {stream_id}, which was not opened")
-        # Padding counts for the windows as well. These are given back when half is used, and are much longer than a
-        # frame: no peer can exceed them. What bounds a peer is `_limit_unfinished`.
+            raise violation(f"data on stream {stream_id}, which was not opened")
         size = len(payload)
-        self._receive_window -= size
-        if self._receive_window < CONNECTION_WINDOW_BYTES // 2:
-            self._write_frame(encode_window_update(0, CONNECTION_WINDOW_BYTES - self._receive_window))
-            self._receive_window = CONNECTION_WINDOW_BYTES
         if flags & Flag.PADDED:
             payload = _without_padding(payload)
         stream = self._streams.get(stream_id)
+        if stream is not None:
+            self._check_receives(stream_id, stream)
+            # Before the handler, which may answer at once and end the stream.
+            stream.is_peer_done = bool(flags & Flag.END_STREAM)
+        # Padding counts for the windows as well.
+        self._use_windows(stream_id, stream, size, len(payload))
         if stream is None:
             return
-        self._check_receives(stream_id, stream)
-        stream.receive_window -= size
-        is_last = bool(flags & Flag.END_STREAM)
-        if stream.receive_window < STREAM_WINDOW_BYTES // 2 and not is_last:
-            self._write_frame(encode_window_update(stream_id, STREAM_WINDOW_BYTES - stream.receive_window))
-            stream.receive_window = STREAM_WINDOW_BYTES
-        # Before the handler, which may answer at once and end the stream.
-        stream.is_peer_done = is_last
-        handler = stream.handler
+        is_last, handler = stream.is_peer_done, stream.handler
         if handler is not None and payload:
             handler.receive(payload)
             if handler.held_bytes > self.limits.large_read_bytes:
@@ -375,12 +384,29 @@ class Http2Connection(FrameConnection):
         if is_last:
             self._end_request(stream_id, stream)
 
-    @staticmethod
-    def _check_receives(stream_id: int, stream: _Stream) -> None:
-        if stream.is_peer_done:
-            raise _violation(f"stream {stream_id} goes on after its end")
+    def _use_windows(self, stream_id: int, stream: Stream | None, size: int, passed_bytes: int) -> None:
+        """Take a frame of data off the windows, of which the stream's handler gets ``passed_bytes``.
 
-    def _end_request(self, stream_id: int, stream: _Stream) -> None:
+        Windows are opened again when half is used, and are much longer than a frame: no peer can exceed them. What
+        bounds a peer is `_limit_unfinished`.
+        """
+        self._receive_window -= size
+        if self._receive_window < CONNECTION_WINDOW_BYTES // 2:
+            self._write_frame(encode_window_update(0, CONNECTION_WINDOW_BYTES - self._receive_window))
+            self._receive_window = CONNECTION_WINDOW_BYTES
+        if stream is None:
+            return
+        stream.receive_window -= size
+        if stream.receive_window < STREAM_WINDOW_BYTES // 2 and not stream.is_peer_done:
+            self._write_frame(encode_window_update(stream_id, STREAM_WINDOW_BYTES - stream.receive_window))
+            stream.receive_window = STREAM_WINDOW_BYTES
+
+    @staticmethod
+    def _check_receives(stream_id: int, stream: Stream) -> None:
+        if stream.is_peer_done:
+            raise violation(f"stream {stream_id} goes on after its end")
+
+    def _end_request(self, stream_id: int, stream: Stream) -> None:
         """Take note that the peer has ended a stream."""
         stream.is_peer_done = True
         if stream.handler is not None:
@@ -406,38 +432,38 @@ class Http2Connection(FrameConnection):
 
     def _take_reset(self, _: int, stream_id: int, payload: bytes) -> None:
         if not 0 < stream_id <= self._last_stream_id:
-            raise _violation(f"a reset of stream {stream_id}, which was not opened")
+            raise violation(f"a reset of stream {stream_id}, which was not opened")
         _check_size("RST_STREAM", payload, 4)
         self._count_reset()
-        self._drop_stream(stream_id)
+        self._drop_stream(stream_id, int.from_bytes(payload, "big"))
 
     def _count_reset(self) -> None:
         self._resets += 1
         if self._resets > FREE_RESETS + self._answered:
-            raise _violation(f"{self._resets} streams were reset, and only {self._answered} answered")
+            raise violation(f"{self._resets} streams were reset, and only {self._answered} answered")
 
     def _take_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
         if stream_id:
-            raise _violation("SETTINGS on a stream")
+            raise violation("SETTINGS on a stream")
         self._settings_frames += 1
         if self._settings_frames > MAX_SETTINGS_FRAMES:
-            raise _violation(f"more than {MAX_SETTINGS_FRAMES} SETTINGS frames")
+            raise violation(f"more than {MAX_SETTINGS_FRAMES} SETTINGS frames")
         if flags & Flag.ACK:
             _check_size("an acknowledgement of SETTINGS", payload, 0)
             return
         if len(payload) % 6:
-            raise _violation("SETTINGS are cut off")
+            raise violation("SETTINGS are cut off")
         # Of a repeated setting the last counts, so that a long frame costs one pass over the streams.
         values = {
             int.from_bytes(payload[at : at + 2], "big"): int.from_bytes(payload[at + 2 : at + 6], "big")
             for at in range(0, len(payload), 6)
         }
         if values.get(SettingCode.ENABLE_PUSH, 0) > 1:
-            raise _violation("the setting ENABLE_PUSH is neither 0 nor 1")
+            raise violation("the setting ENABLE_PUSH is neither 0 nor 1")
         frame_bytes = values.get(SettingCode.MAX_FRAME_SIZE)
         if frame_bytes is not None:
             if not MIN_MAX_FRAME_BYTES <= frame_bytes <= MAX_MAX_FRAME_BYTES:
-                raise _violation(f"the setting MAX_FRAME_SIZE is {frame_bytes}")
+                raise violation(f"the setting MAX_FRAME_SIZE is {frame_bytes}")
             self._peer_max_frame_bytes = frame_bytes
         if values.get(SettingCode.HEADER_TABLE_SIZE, DEFAULT_HEADER_TABLE_BYTES) < DEFAULT_HEADER_TABLE_BYTES:
             self._must_shrink_table = True
@@ -445,59 +471,67 @@ class Http2Connection(FrameConnection):
         if window_bytes is not None:
             self._change_windows(window_bytes)
         self._write_frame(_SETTINGS_ACK)
+        self._note_settings(values)
+
+    def _note_settings(self, values: Mapping[int, int]) -> None:
+        """Take note of the peer's settings, by their codes."""
 
     def _change_windows(self, window_bytes: int) -> None:
         """Take a new first window of streams, which changes that of all open ones as well."""
         if window_bytes > MAX_WINDOW_BYTES:
-            raise _violation(f"the setting INITIAL_WINDOW_SIZE is {window_bytes}")
+            raise violation(f"the setting INITIAL_WINDOW_SIZE is {window_bytes}")
         change = window_bytes - self._peer_window_bytes
         self._peer_window_bytes = window_bytes
         for stream in self._streams.values():
             stream.send_window += change
             if stream.send_window > MAX_WINDOW_BYTES:
-                raise _violation("the window of a stream overflows")
+                raise violation("the window of a stream overflows")
         self._windows_grew = True
 
     def _take_window_update(self, _: int, stream_id: int, payload: bytes) -> None:
         _check_size("WINDOW_UPDATE", payload, 4)
         added = int.from_bytes(payload, "big") & MAX_WINDOW_BYTES
         if not added:
-            raise _violation("a window grows by 0")
+            raise violation("a window grows by 0")
         if not stream_id:
             self._send_window += added
             if self._send_window > MAX_WINDOW_BYTES:
-                raise _violation("the window of the connection overflows")
+                raise violation("the window of the connection overflows")
             self._windows_grew = True
             return
         if stream_id > self._last_stream_id:
-            raise _violation(f"a window for stream {stream_id}, which was not opened")
+            raise violation(f"a window for stream {stream_id}, which was not opened")
         stream = self._streams.get(stream_id)
         if stream is not None:
             stream.send_window += added
             if stream.send_window > MAX_WINDOW_BYTES:
-                raise _violation(f"the window of stream {stream_id} overflows")
+                raise violation(f"the window of stream {stream_id} overflows")
             self._send_stream(stream_id, stream)
 
     def _take_ping(self, flags: int, stream_id: int, payload: bytes) -> None:
         _check_size("PING", payload, 8)
         if stream_id:
-            raise _violation("PING on a stream")
+            raise violation("PING on a stream")
         if not flags & Flag.ACK:
             self._write_frame(encode_frame(Kind.PING, Flag.ACK, 0, payload))
 
     def _take_goodbye(self, _: int, stream_id: int, payload: bytes) -> None:
         """Go on with the streams that are open: a client that stops still waits for its last answers."""
         if stream_id or len(payload) < 8:
-            raise _violation("GOAWAY on a stream, or cut off")
+            raise violation("GOAWAY on a stream, or cut off")
+        self._note_goodbye(int.from_bytes(payload[:4], "big") & MAX_WINDOW_BYTES)
+
+    def _note_goodbye(self, last_stream_id: int) -> None:
+        """Take note that the peer carries out no stream after this one."""
 
     def _take_priority(self, _: int, stream_id: int, payload: bytes) -> None:
         """Check a priority, which HTTP/2 has given up."""
         _check_size("PRIORITY", payload, _PRIORITY_BYTES)
         if not stream_id:
-            raise _violation("PRIORITY without a stream")
+            raise violation("PRIORITY without a stream")
 
     def _refuse_push(self, _: int, stream_id: int, payload: bytes) -> None:
-        raise _violation("a client cannot push")
+        raise violation("a client cannot push")
 
     # -- writing ------------------------------------------------------------------------------------------------
 
@@ -554,7 +588,7 @@ class Http2Connection(FrameConnection):
             self._finish_stream(stream_id, stream)
         self._write_frame(self._encode_headers(stream_id, headers, ends_stream=ends_stream))
 
-    def _unanswered(self, stream_id: int) -> _Stream | None:
+    def _unanswered(self, stream_id: int) -> Stream | None:
         """Return a stream on which an answer may be sent."""
         stream = None if self.closed else self._streams.get(stream_id)
         return None if stream is None or stream.is_answered else stream
@@ -564,8 +598,8 @@ class Http2Connection(FrameConnection):
         if self._must_shrink_table:
             self._must_shrink_table = False
             headers = EMPTY_TABLE + headers
-        flags = Flag.END_HEADERS | (Flag.END_STREAM if ends_stream else 0)
-        return encode_frame(Kind.HEADERS, flags, stream_id, headers)
+        flags = Flag.END_STREAM if ends_stream else 0
+        return encode_header_frames(stream_id, headers, flags, self._peer_max_frame_bytes)
 
     def send_data(self, stream_id: int, data: bytes) -> None:
         """Send a part of an answer: at once what the peer's windows allow, the rest when they open."""
@@ -589,10 +623,10 @@ class Http2Connection(FrameConnection):
         stream.trailers = trailers
         self._send_stream(stream_id, stream)
 
-    def reset_stream(self, stream_id: int, error: ErrorCode) -> None:
+    def reset_stream(self, stream_id: int, error: int) -> None:
         """End a stream at once, without an answer."""
         if not self.closed and stream_id in self._streams:
-            self._drop_stream(stream_id)
+            self._drop_stream(stream_id, error)
             self._write_frame(encode_reset(stream_id, error))
 
     def announce_end(self) -> None:
@@ -607,11 +641,11 @@ class Http2Connection(FrameConnection):
             if stream.chunks:
                 self._send_stream(stream_id, stream)
 
-    def _send_stream(self, stream_id: int, stream: _Stream) -> None:
+    def _send_stream(self, stream_id: int, stream: Stream) -> None:
         chunks = stream.chunks
         # Counting and writing may close the connection, which gives up the rest.
         while chunks and not self.closed:
-            room = min(stream.send_window, self._send_window, self._peer_max_frame_bytes)
+            room = self._room_for(stream)
             if room <= 0:
                 return
             chunk = chunks.popleft()
@@ -622,12 +656,24 @@ class Http2Connection(FrameConnection):
             self._send_window -= len(chunk)
             self._count_queued(-len(chunk))
             self._write_frame(encode_frame(Kind.DATA, 0, stream_id, bytes(chunk)))
+            self._note_sent(stream, len(chunk))
         if stream.trailers is not None and not self.closed:
             trailers = stream.trailers
             self._finish_stream(stream_id, stream)
-            self._write_frame(self._encode_headers(stream_id, trailers, ends_stream=True))
+            self._write_frame(self._encode_end(stream_id, trailers))
 
-    def _finish_stream(self, stream_id: int, stream: _Stream) -> None:
+    def _room_for(self, stream: Stream) -> int:
+        """Return how many bytes of data may be sent on a stream in one frame now."""
+        return min(stream.send_window, self._send_window, self._peer_max_frame_bytes)
+
+    def _note_sent(self, stream: Stream, size: int) -> None:
+        """Take note that queued data has left."""
+
+    def _encode_end(self, stream_id: int, trailers: bytes) -> bytes:
+        """Return the frame that ends a stream after its data."""
+        return self._encode_headers(stream_id, trailers, ends_stream=True)
+
+    def _finish_stream(self, stream_id: int, stream: Stream) -> None:
         """Take note that the answer of a stream is complete."""
         if stream.handler is not None:
             self._answered += 1
@@ -637,13 +683,13 @@ class Http2Connection(FrameConnection):
         if stream.is_peer_done:
             self._streams.pop(stream_id, None)
 
-    def _drop_stream(self, stream_id: int) -> None:
+    def _drop_stream(self, stream_id: int, error: int) -> None:
         stream = self._streams.pop(stream_id, None)
         if stream is None:
             return
         self._count_queued(-sum(map(len, stream.chunks or ())))
         if stream.handler is not None:
-            stream.handler.cancel()
+            stream.handler.cancel(error)
 
     def _write_frame(self, frame: bytes) -> None:
         self._frames.append(frame)
@@ -674,7 +720,7 @@ class Http2Connection(FrameConnection):
         self._count_queued(-self._queued_bytes)
         for stream in streams.values():
             if stream.handler is not None:
-                stream.handler.cancel()
+                stream.handler.cancel(ErrorCode.CANCEL)
 
 
 _HTTP2: Final = "HTTP/2: "
@@ -694,23 +740,23 @@ _TAKE_BY_KIND: Final[dict[int, Callable[[Http2Connection, int, int, bytes], None
 """Functions of the class instead of bound methods, which each connection would hold in a cycle of references."""
 
 
-def _violation(text: str) -> FrameError:
+def violation(text: str) -> FrameError:
     return FrameError(_HTTP2 + text)
 
 
 def _check_size(name: str, payload: bytes, size: int) -> None:
     if len(payload) != size:
-        raise _violation(f"{name} has {len(payload)} bytes instead of {size}")
+        raise violation(f"{name} has {len(payload)} bytes instead of {size}")
 
 
 def _without_padding(payload: bytes) -> bytes:
     """Return what is between the length of the padding and the padding. Raises FrameError."""
     if not payload or payload[0] >= len(payload):
-        raise _violation("more padding than bytes")
+        raise violation("more padding than bytes")
     return payload[1 : len(payload) - payload[0]]
 
 
-def _checked_headers(fields: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+def checked_headers(fields: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
     """Return the headers of a request by name. Raises FrameError for such as HTTP/2 forbids."""
     headers: dict[str, str] = {}
     is_after_pseudo = False
@@ -718,15 +764,15 @@ def _checked_headers(fields: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
         name = raw_name.decode("latin-1")
         if name.startswith(":"):
             if is_after_pseudo or name in headers or name not in _PSEUDO_HEADERS:
-                raise _violation(f"the header {name[:64]!r} is unknown, repeated or late")
+                raise violation(f"the header {name[:64]!r} is unknown, repeated or late")
         else:
             is_after_pseudo = True
             if name in _CONNECTION_HEADERS or name != name.lower():
-                raise _violation(f"the header {name[:64]!r} is not allowed")
+                raise violation(f"the header {name[:64]!r} is not allowed")
         # Of a repeated header the first counts: no header of this protocol is a list.
         headers.setdefault(name, raw_value.decode("latin-1"))
     if not headers.keys() >= _REQUIRED_HEADERS:
-        raise _violation("a request needs the headers :method, :scheme and :path")
+        raise violation("a request needs the headers :method, :scheme and :path")
     if headers.get("te", "trailers") != "trailers":
-        raise _violation("the header te allows trailers only")
+        raise violation("the header te allows trailers only")
     return headers

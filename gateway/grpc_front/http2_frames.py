@@ -1,7 +1,7 @@
-"""The frames of HTTP/2 (RFC 9113): their kinds, flags and errors, and how those that a server sends are written.
+"""The frames of HTTP/2 (RFC 9113): their kinds, flags and errors, and how those that are sent are written.
 
-Headers of answers are written without compression state (RFC 7541, literal fields that are not indexed): the same
-answer has the same bytes on every connection, is encoded once, and no peer can make the server remember anything.
+Headers are written without compression state (RFC 7541, literal fields that are not indexed): the same
+answer has the same bytes on every connection, is encoded once, and no peer can make the process remember anything.
 """
 
 from collections.abc import Iterable
@@ -48,10 +48,12 @@ class Flag:
 
 
 class ErrorCode(IntEnum):
-    """Reasons for the end of a stream or connection, as far as this server gives them."""
+    """Reasons for the end of a stream or connection, as far as they are given here."""
 
     NO_ERROR = 0
     PROTOCOL_ERROR = 1
+    REFUSED_STREAM = 7
+    CANCEL = 8
 
 
 class SettingCode:
@@ -65,8 +67,17 @@ class SettingCode:
     MAX_HEADER_LIST_SIZE: Final = 6
 
 
-_STATIC_NAMES: Final = {":status": 8, "content-type": 31, "allow": 22, "accept": 19}
-"""Numbers in the static table of the headers' names that this server sends. Source: RFC 7541, appendix A."""
+_STATIC_NAMES: Final = {
+    b":authority": 1,
+    b":path": 4,
+    b":status": 8,
+    b"accept": 19,
+    b"allow": 22,
+    b"authorization": 23,
+    b"content-type": 31,
+    b"user-agent": 58,
+}
+"""Numbers in the static table of the headers' names that are sent. Source: RFC 7541, appendix A."""
 _STATUS_200: Final = b"\x88"
 
 
@@ -89,7 +100,7 @@ def encode_window_update(stream_id: int, added: int) -> bytes:
     return encode_frame(Kind.WINDOW_UPDATE, 0, stream_id, added.to_bytes(4, "big"))
 
 
-def encode_reset(stream_id: int, error: ErrorCode) -> bytes:
+def encode_reset(stream_id: int, error: int) -> bytes:
     """Return a RST_STREAM frame."""
     return encode_frame(Kind.RST_STREAM, 0, stream_id, error.to_bytes(4, "big"))
 
@@ -101,9 +112,14 @@ def encode_goodbye(last_stream_id: int, error: ErrorCode) -> bytes:
 
 def encode_headers(headers: Iterable[tuple[str, str]]) -> bytes:
     """Return a block of headers. Their names are in lower case, names and values ASCII."""
+    return encode_fields((name.encode("ascii"), value.encode("ascii")) for name, value in headers)
+
+
+def encode_fields(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Return a block of headers, whose values may be any bytes. Their names are in lower case."""
     block = bytearray()
-    for name, value in headers:
-        if name == ":status" and value == "200":
+    for name, value in fields:
+        if name == b":status" and value == b"200":
             block += _STATUS_200
             continue
         number = _STATIC_NAMES.get(name)
@@ -116,10 +132,20 @@ def encode_headers(headers: Iterable[tuple[str, str]]) -> bytes:
     return bytes(block)
 
 
-def _add_text(block: bytearray, text: str) -> None:
-    encoded = text.encode("ascii")
-    _add_number(block, len(encoded), 7)
-    block += encoded
+def encode_header_frames(stream_id: int, block: bytes, flags: int, max_frame_bytes: int) -> bytes:
+    """Return the frames of a block of headers: one, and continuations if it is longer than the peer takes."""
+    if len(block) <= max_frame_bytes:
+        return encode_frame(Kind.HEADERS, flags | Flag.END_HEADERS, stream_id, block)
+    parts = [block[at : at + max_frame_bytes] for at in range(0, len(block), max_frame_bytes)]
+    frames = [encode_frame(Kind.HEADERS, flags, stream_id, parts[0])]
+    frames += [encode_frame(Kind.CONTINUATION, 0, stream_id, part) for part in parts[1:-1]]
+    frames.append(encode_frame(Kind.CONTINUATION, Flag.END_HEADERS, stream_id, parts[-1]))
+    return b"".join(frames)
+
+
+def _add_text(block: bytearray, text: bytes) -> None:
+    _add_number(block, len(text), 7)
+    block += text
 
 
 def _add_number(block: bytearray, number: int, bits: int) -> None:

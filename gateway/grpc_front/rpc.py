@@ -207,7 +207,7 @@ class Rpc:
         if self._method.reads_stream:
             self._inbox.close()
 
-    def cancel(self) -> None:
+    def cancel(self, error: int = ErrorCode.CANCEL) -> None:
         """Stop the method: the client does not wait for the answer any more."""
         self._is_cancelled = True
         if self._scope is not None:

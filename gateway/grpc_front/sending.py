@@ -127,7 +127,7 @@ class SendMethods:
             default_topic=DEFAULT_TOPIC,
             default_topic_queue_nums=_DEFAULT_QUEUES,
             queue_id=queue_id,
-            sys_flag=_sys_flag_of(first),
+            sys_flag=sys_flag_of(first),
             born_timestamp=int(properties[0][keys.BORN_TIMESTAMP]),
             flag=0,
             properties=encode_properties(properties[0]).decode(),
@@ -209,13 +209,14 @@ def _check_batch(request: messages.SendMessageRequest, properties: list[dict[str
             raise StatusError(
                 messages.BAD_REQUEST, "messages of one request must have the same message group"
             )
-        if _sys_flag_of(message) != _sys_flag_of(request.messages[0]):
+        if sys_flag_of(message) != sys_flag_of(request.messages[0]):
             raise StatusError(
                 messages.BAD_REQUEST, "messages of one request must have the same encoding and type"
             )
 
 
-def _sys_flag_of(message: messages.Message) -> int:
+def sys_flag_of(message: messages.Message) -> int:
+    """Return the flags with which a message is sent to a broker."""
     system = message.system_properties
     flag = COMPRESSED if system.body_encoding == messages.GZIP else 0
     return flag | (TRANSACTION_PREPARED if system.message_type == messages.TRANSACTION else 0)

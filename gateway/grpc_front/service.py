@@ -86,7 +86,7 @@ class GrpcService:
     def _open_stream(
         self, connection: Http2Connection, stream_id: int, headers: dict[str, str]
     ) -> StreamHandler | None:
-        refusal = _http_refusal(headers)
+        refusal = http_refusal(headers)
         if refusal is not None:
             connection.send_headers(stream_id, encode_headers(refusal), ends_stream=True)
             return None
@@ -100,7 +100,7 @@ class GrpcService:
                 )
             rpc = Rpc(connection, stream_id, headers, method, self._counts[name])
         except GrpcError as error:
-            connection.send_headers(stream_id, encode_headers(_trailers_only(error)), ends_stream=True)
+            connection.send_headers(stream_id, encode_headers(trailers_only(error)), ends_stream=True)
             return None
         if method.reads_stream:
             rpc.start()
@@ -214,7 +214,7 @@ def build_methods(cluster: ServedCluster) -> dict[str, Method]:
     }
 
 
-def _http_refusal(headers: dict[str, str]) -> Headers | None:
+def http_refusal(headers: dict[str, str]) -> Headers | None:
     """Return the answer to a request that is not gRPC; None for one that is."""
     if headers.get(":method") != "POST":
         return [(":status", "405"), ("allow", "POST")]
@@ -223,7 +223,8 @@ def _http_refusal(headers: dict[str, str]) -> Headers | None:
     return None
 
 
-def _trailers_only(error: GrpcError) -> Headers:
+def trailers_only(error: GrpcError) -> Headers:
+    """Return the headers that end an RPC without an answer."""
     return [
         (":status", "200"),
         ("content-type", "application/grpc"),

@@ -63,6 +63,12 @@ class ShadowConfig:
         if self.mirror and not self.target.namesrv:
             raise SettingsError("[[mirror]] needs a target: set target.namesrv")
         _check_different_clusters(self.primary.namesrv, self.target.namesrv)
+        if self.listen.grpc_forward_to and self.target.namesrv:
+            raise SettingsError(
+                "listen.grpc_forward_to: calls that the primary's Proxy answers cannot be mirrored or moved to a "
+                "target. Remove the target, or let another gateway forward them; or remove grpc_forward_to, and this "
+                "gateway serves 5.x clients itself"
+            )
         if self.target.kind == "ours":
             for index, rule in enumerate(self.mirror):
                 _check_whole_queues(rule, f"mirror[{index}]")

@@ -36,7 +36,6 @@ from toolkit.settings import SettingsError
 if TYPE_CHECKING:
     from gateway.grpc_front.cluster import ServedCluster
 
-NO_PORT: Final = -1
 LOOPBACKS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
@@ -22,7 +22,7 @@ from gateway.runtime.state_file import absolute_path
 from gateway.runtime.stop_signals import StopSignals
 from gateway.runtime.supervise import TaskSupervisor
 from gateway.shadow.capture.writer import build_capture
-from gateway.shadow.clusters.cluster import Cluster
+from gateway.shadow.clusters.cluster import Cluster, Sign
 from gateway.shadow.clusters.embedded_target import EmbeddedTarget
 from gateway.shadow.clusters.endpoints import (
     PrimarySettings,
@@ -36,20 +36,25 @@ from gateway.shadow.clusters.target_check import TargetCheck
 from gateway.shadow.compare.service import ComparisonService, build_comparison
 from gateway.shadow.config import ShadowConfig
 from gateway.shadow.cutover.assembly import Cutover
-from gateway.shadow.grpc_listener import NO_PORT, GrpcListener
+from gateway.shadow.grpc_listener import GrpcListener
 from gateway.shadow.mirror.service import MirrorRoutes, MirrorService
 from gateway.shadow.proxy.broker_check import BrokerCheck
 from gateway.shadow.proxy.forwarder import Forwarder
 from gateway.shadow.proxy.listener_context import TargetMasters
 from gateway.shadow.proxy.session_driver import describe_session_frame
+from gateway.shadow.proxy.settings import NO_PORT, ListenSettings
 from gateway.shadow.replication.service import ReplicationService
 from gateway.shadow.report.service import ReportService, mirror_problems, queue_problems, task_problems
 from gateway.shadow.traffic.exchange import Hub, Side
 from remoting.connection import Handler
 from remoting.reactor import Reactor
+from remoting.tls_acceptor import TlsAcceptor
 from storage.clock import SystemClock
 from toolkit.private_files import make_private_directories
 from toolkit.settings import SettingsError
+
+if TYPE_CHECKING:
+    from gateway.shadow.grpc_forwarding.service import GrpcForwarder
 
 log = logging.getLogger(__name__)
 
@@ -110,23 +115,15 @@ class ShadowServer:
             target_masters=self._build_target_masters(),
         )
         self.metrics.register(self.forwarder.metrics)
-        self._grpc: GrpcListener | None = None
-        self._grpc_port = NO_PORT
-        if listen.grpc_port != NO_PORT:
-            self._grpc = GrpcListener(
-                listen,
-                SystemClock(),
-                is_own_port=self.forwarder.is_own_port,
-                sign=sign,
-                acceptor=acceptor,
-                reactor=self._reactor,
-            )
-            self.metrics.register(self._grpc.metrics)
         self.metrics.register(self.hub.metrics)
         self.capture = build_capture(config.capture, has_mirror=bool(config.target.namesrv))
         if self.capture is not None:
             self.hub.add_observer(self.capture)
             self.metrics.register(self.capture.collect_metrics)
+        self._grpc = self._build_grpc_port(listen, sign, acceptor)
+        self._grpc_port = NO_PORT
+        if self._grpc is not None:
+            self.metrics.register(self._grpc.metrics)
         self.target_check = self._build_target_check(self.target) if self.target is not None else None
         self.mirror = self._build_mirror() if config.target.namesrv else None
         self.cutover = self._build_cutover(self.mirror) if self.mirror else None
@@ -136,6 +133,39 @@ class ShadowServer:
         self._collect_problems()
         self.report.add_section("tasks", self._task_rows)
         self.metrics.register(self._task_metrics)
+
+    def _build_grpc_port(
+        self, listen: ListenSettings, sign: Sign | None, acceptor: TlsAcceptor | None
+    ) -> "GrpcListener | GrpcForwarder | None":
+        """Return the port for 5.x clients: in front of this gateway's other ports, or of the primary's Proxy."""
+        if listen.grpc_port == NO_PORT:
+            return None
+        if not listen.grpc_forward_to:
+            return GrpcListener(
+                listen,
+                SystemClock(),
+                is_own_port=self.forwarder.is_own_port,
+                sign=sign,
+                acceptor=acceptor,
+                reactor=self._reactor,
+            )
+        from gateway.shadow.grpc_forwarding.captured_calls import CallCapture
+        from gateway.shadow.grpc_forwarding.service import GrpcForwarder
+
+        capture = None
+        if self.capture is not None:
+            observe = partial(self.hub.publish_to, self.capture)
+            capture = CallCapture(
+                self.capture.codes, observe, SystemClock(), listen.grpc_forward_to, listen.frame_bytes
+            )
+        return GrpcForwarder(
+            listen,
+            self._config.primary.tls,
+            is_own_port=self.forwarder.is_own_port,
+            capture=capture,
+            acceptor=acceptor,
+            reactor=self._reactor,
+        )
 
     def _make_cluster(
         self,
@@ -298,8 +328,10 @@ class ShadowServer:
                 await nursery.start(self.comparison.run)
             # Last of the parts: from here on clients are served, and every observer has to be ready.
             await nursery.start(self.forwarder.run)
-            if self._grpc is not None:
+            if isinstance(self._grpc, GrpcListener):
                 self._grpc_port = self._grpc.start(nursery, self.forwarder.namesrv_ports)
+            elif self._grpc is not None:
+                self._grpc_port = await self._grpc.start(nursery)
             if self.mirror is not None:
                 # Clients are served already, but readiness must not be reported before backlogs on disk are known.
                 await self.mirror.mirror.wait_until_opened()

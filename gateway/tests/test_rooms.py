@@ -183,6 +183,14 @@ ROOMS: Mapping[str, set[str]] = {
         "gateway.shadow.traffic",
         "gateway.shadow.clusters",
     },
+    # Forwarding to the primary's Proxy speaks the front's HTTP/2 and protocol.
+    "gateway.shadow.grpc_forwarding": {
+        "gateway.grpc_front",
+        "gateway.runtime",
+        "gateway.shadow.clusters",
+        "gateway.shadow.proxy",
+        "gateway.shadow.traffic",
+    },
     "gateway.shadow.mirror": {
         "gateway.config",
         "gateway.runtime",
@@ -213,6 +221,7 @@ ROOMS: Mapping[str, set[str]] = {
         "gateway.grpc_front",
         "gateway.config",
         "gateway.runtime",
+        "gateway.shadow.grpc_forwarding",
         "gateway.shadow.proxy",
         "gateway.shadow.replication",
         "gateway.shadow.compare",

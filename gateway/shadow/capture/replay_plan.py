@@ -238,7 +238,7 @@ class _PlanBuilder:
         if record.reverse:
             return "a request of the broker to its client"
         if not record.broker:
-            return "a request to a namesrv"
+            return "a request to a namesrv, or a message whose broker only the primary's Proxy knows"
         if code not in PULL_CODES or code not in self._filter.codes:
             policy = policy_of(code)
             if policy.treatment is Treatment.LEFT_OUT:

@@ -3,7 +3,7 @@
 The protocols live in `remoting.tls` and `remoting.acl`, TLS of listeners in `gateway.runtime.listener_tls`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -51,8 +51,13 @@ class CredentialSettings:
     security_token: str = setting("", "security token, for servers that require one", secret=True)
 
 
-def upstream_opener(settings: UpstreamTls, open_plain: Opener, where: str) -> Opener:
-    """Return a function that opens connections as ``open_plain`` does, with TLS if configured. Raises SettingsError."""
+def upstream_opener(
+    settings: UpstreamTls, open_plain: Opener, where: str, *, application_protocols: Sequence[str] = ()
+) -> Opener:
+    """Return a function that opens connections as ``open_plain`` does, with TLS if configured. Raises SettingsError.
+
+    ``application_protocols`` are offered to the server (ALPN).
+    """
     if not settings.enabled:
         return open_plain
     try:
@@ -64,6 +69,8 @@ def upstream_opener(settings: UpstreamTls, open_plain: Opener, where: str) -> Op
             key_file=Path(settings.key) if settings.key else None,
             key_password=settings.key_password,
         )
+        if application_protocols:
+            context.set_alpn_protocols(list(application_protocols))
     except OSError as error:
         raise SettingsError(f"{where}: {error}") from error
     return tls.tls_opener(context, open_plain)

@@ -34,7 +34,8 @@ FAILED_S: Final = 30.0
 """Time for which an address that could not be dialled is tried after the others."""
 QUIET_S: Final = 0.1
 """Time without an answer after which a stopping listener expects no more of them."""
-_connection_numbers = itertools.count(1)
+connection_numbers = itertools.count(1)
+"""The numbers of clients' connections in exchanges, those of the gRPC port included."""
 
 
 class ConnectionCount:
@@ -153,7 +154,7 @@ class ClientListener:
             client.close()
             return
         async with trio.open_nursery() as nursery:
-            session = SessionDriver(next(_connection_numbers), client, upstream, self.context, nursery)
+            session = SessionDriver(next(connection_numbers), client, upstream, self.context, nursery)
             self._sessions.add(session)
             try:
                 await session.run()

@@ -1,9 +1,14 @@
 """Settings of listeners and sessions: the table `[listen]`."""
 
 from dataclasses import dataclass
+from typing import Final
 
+from codec.hosts import parse_host
 from gateway.runtime.listener_tls import ListenTls
-from toolkit.settings import setting
+from toolkit.settings import SettingsError, setting
+
+NO_PORT: Final = -1
+"""The value of `grpc_port` without a gRPC port."""
 
 MIB = 1024 * 1024
 
@@ -36,6 +41,12 @@ class ListenSettings:
     )
     grpc_streams: int = setting(
         1_000, "Maximum number of calls of one gRPC connection in progress.", low=1, high=100_000
+    )
+    grpc_forward_to: str = setting(
+        "",
+        "Address (host:port) of the primary's own Proxy, where that must stay in the path: calls at grpc_port are "
+        "passed on to it, counted and captured, but neither mirrored nor moved. Its TLS is set in [primary.tls]. "
+        "Empty: the gateway answers them itself.",
     )
     ports: dict[str, int] = setting(
         dict,
@@ -126,3 +137,15 @@ class ListenSettings:
     )
     tls: ListenTls = setting(ListenTls, "TLS on the gateway's own listeners.")
     drain_s: float = setting(5.0, "Seconds in which answers may still arrive after SIGTERM.", low=0)
+
+    def __post_init__(self) -> None:
+        if not self.grpc_forward_to:
+            return
+        try:
+            parse_host(self.grpc_forward_to)
+        except ValueError as error:
+            raise SettingsError(f"listen.grpc_forward_to: {error}") from error
+        if self.grpc_port == NO_PORT:
+            raise SettingsError(
+                "listen.grpc_forward_to: there is no port whose calls are forwarded; set listen.grpc_port as well"
+            )

@@ -41,6 +41,15 @@ def test_no_file_is_needed():
             [PRIMARY, "listen.namesrv_port=65536"],
             "listen.namesrv_port: invalid value 65536 (expected a whole number from 0 to 65535)",
         ),
+        ([PRIMARY, "listen.grpc_forward_to=proxy"], "listen.grpc_forward_to: 'proxy' is not host:port"),
+        ([PRIMARY, "listen.grpc_forward_to=10.0.0.3:8081"], "set listen.grpc_port as well"),
+        (
+            [
+                *(PRIMARY, "listen.grpc_port=8081", "listen.grpc_forward_to=10.0.0.3:8081"),
+                'target.namesrv=["10.0.0.2:9876"]',
+            ],
+            "listen.grpc_forward_to: calls that the primary's Proxy answers cannot be mirrored or moved",
+        ),
         ([PRIMARY, "listen.vip=1"], "listen.vip: invalid value 1 (expected true or false)"),
         ([PRIMARY, "listen"], "expected table.key=value"),
         ([PRIMARY, "listen.vip.x=1", "listen.vip.x.y=2"], "listen.vip.x is not a table"),

@@ -303,6 +303,15 @@ class Hub:
             except Exception:
                 log.exception("callback after a director's decision failed")
 
+    def publish_to(self, observer: Observer, exchange: Exchange) -> None:
+        """Tell one observer of an exchange that is for no other part."""
+        try:
+            observer.observe(exchange)
+        except FrameError:
+            return  # the request or its answer is not a command: the servers judge that
+        except Exception:  # noqa: BLE001 - logged by `_note_failure`
+            self._note_failure(type(observer).__name__)
+
     def publish_exchange(self, exchange: Exchange, release: ReleaseAnswer | None = None) -> bool:
         """Tell the observers of an exchange; return True if its answer is held and ``release`` will be called.
 
@@ -312,12 +321,7 @@ class Hub:
             return False
         interest = self.interests[exchange.code]
         for observer in interest.observers:
-            try:
-                observer.observe(exchange)
-            except FrameError:
-                continue  # the request or its answer is not a command: the servers judge that
-            except Exception:  # noqa: BLE001 - logged by `_note_failure`
-                self._note_failure(type(observer).__name__)
+            self.publish_to(observer, exchange)
         if interest.holder is None:
             return False
         # The holder comes last. It is the mirror, which may report the outcome of the exchange at once; the capture has

@@ -1,0 +1,629 @@
+"""Calls that are passed on to the primary's Proxy: unchanged but for addresses, bounded, and ended cleanly."""
+
+from contextlib import suppress
+from functools import partial
+
+import pytest
+import trio
+
+from gateway.grpc_front import messages as m
+from gateway.grpc_front.framing import frame_message
+from gateway.grpc_front.http2_connection import CONNECTION_WINDOW_BYTES, STREAM_WINDOW_BYTES
+from gateway.grpc_front.http2_frames import (
+    ErrorCode,
+    Flag,
+    Kind,
+    encode_frame,
+    encode_goodbye,
+    encode_headers,
+)
+from gateway.grpc_front.tests.world import message, producer_settings, receive_request, send_request
+from gateway.shadow.clusters.endpoints import UpstreamTls
+from gateway.shadow.grpc_forwarding.endpoints import endpoints_of
+from gateway.shadow.grpc_forwarding.forwarded_call import DEADLINE_GRACE_S, MAX_TRANSLATED_REQUEST_BYTES
+from gateway.shadow.grpc_forwarding.proxy_connection import MAX_PING_S, SILENCE_S
+from gateway.shadow.grpc_forwarding.service import CHECK_INTERVAL_S, GrpcForwarder
+from gateway.shadow.grpc_forwarding.tests.fake_proxy import (
+    OK_HEAD,
+    PROXY_HOST,
+    PROXY_PORT,
+    Call,
+    opened,
+    simulated,
+)
+from gateway.shadow.proxy.settings import ListenSettings
+from remoting.certificates import CertificateAuthority
+from remoting.tls import server_context
+from toolkit.settings import SettingsError
+
+GATEWAY = endpoints_of(("10.0.1.1", 8081))
+PROXY = endpoints_of((PROXY_HOST, PROXY_PORT))
+DIALLED = endpoints_of(("gateway.example", 18081))
+CANCEL, REFUSED_STREAM = 8, 7
+
+
+async def settle() -> None:
+    await trio.testing.wait_all_tasks_blocked()
+
+
+async def echo_settings(call: Call) -> None:
+    await call.answer(m.HeartbeatResponse(status=m.Status(code=m.OK)))
+
+
+async def until(condition) -> None:
+    while not condition():
+        await trio.sleep(0.01)
+
+
+def route(queues: int, endpoints: m.Endpoints = PROXY) -> m.QueryRouteResponse:
+    answer = m.QueryRouteResponse(status=m.Status(code=m.OK))
+    for number in range(queues):
+        answer.message_queues.add(
+            topic=m.Resource(name="orders"), id=number, broker=m.Broker(name="a", endpoints=endpoints)
+        )
+    return answer
+
+
+# -- what passes ---------------------------------------------------------------------------------------------------
+
+
+@simulated
+async def test_headers_pass_untouched_and_the_answer_comes_back_with_its_trailers():
+    async with opened() as world:
+        client = world.client(
+            authorization="MQv2-HMAC-SHA1 Credential=clerk", x_mq_date_time="20261127T050000Z"
+        )
+        stream = await client.start("SendMessage", send_request(message()), m.SendMessageResponse)
+        call = await world.proxy.call()
+        await until(lambda: call.is_complete)
+        assert call.headers["authorization"] == "MQv2-HMAC-SHA1 Credential=clerk"
+        assert call.headers["x-mq-client-id"] == "client-1"
+        assert call.headers["te"] == "trailers"
+        assert (call.headers[":authority"], call.headers[":scheme"]) == (f"{PROXY_HOST}:{PROXY_PORT}", "http")
+        assert call.request == send_request(message())
+        answer = m.SendMessageResponse(status=m.Status(code=m.UNAUTHORIZED, message="no"))
+        await call.answer(answer, trailers=[("grpc-status", "0"), ("x-proxy", "p1")])
+        await stream.ended.wait()
+        assert stream.answers == [answer]
+        assert stream.headers["x-proxy"] == "p1"
+        metrics = world.metrics()
+        assert metrics["grpc_calls_total", "SendMessage", "UNAUTHORIZED"] == 1
+        assert metrics["grpc_calls_running", "SendMessage"] == 0
+        assert metrics["grpc_forward_connections",] == 1
+
+
+@simulated
+async def test_repeated_headers_stay_repeated():
+    async with opened() as world:
+        client = world.client()
+        number = client.h2.get_next_available_stream_id()
+        await client.begin("Heartbeat", m.HeartbeatResponse)
+        client.h2.send_headers(
+            number + 2,
+            [
+                *[(":method", "POST"), (":scheme", "http"), (":authority", "x"), (":path", "/a/B")],
+                *[("content-type", "application/grpc"), ("x-a", "1"), ("x-a", "2")],
+            ],
+        )
+        await client.flush()
+        call = await world.proxy.call(1)
+        assert [value for name, value in call.fields if name == "x-a"] == ["1", "2"]
+        assert call.headers[":path"] == "/a/B"
+        assert world.metrics()["grpc_calls_running", "other"] == 1
+
+
+@simulated
+async def test_statuses_of_the_transport_pass():
+    async with opened() as world:
+        client = world.client()
+        stream = await client.start("Heartbeat", m.HeartbeatRequest(), m.HeartbeatResponse)
+        call = await world.proxy.call()
+        head = [*OK_HEAD, ("grpc-status", "16"), ("grpc-message", "who are you")]
+        call.connection.h2.send_headers(call.stream_id, head, end_stream=True)
+        await call.connection.flush()
+        await stream.ended.wait()
+        assert (stream.status, stream.headers["grpc-message"]) == (16, "who are you")
+        assert world.metrics()["grpc_calls_total", "Heartbeat", "UNAUTHENTICATED"] == 1
+
+
+@simulated
+async def test_messages_of_a_stream_come_as_the_proxy_sends_them():
+    async with opened() as world:
+        client = world.client()
+        stream = await client.start_receive()
+        call = await world.proxy.call()
+        call.connection.h2.send_headers(call.stream_id, OK_HEAD)
+        for number in range(3):
+            answer = m.ReceiveMessageResponse(message=message(body=b"%d" % number))
+            await call.connection.send(call.stream_id, frame_message(answer.SerializeToString()))
+            assert (await stream.next()).message.body == b"%d" % number
+        call.connection.h2.send_headers(call.stream_id, [("grpc-status", "0")], end_stream=True)
+        await call.connection.flush()
+        await stream.ended.wait()
+        assert stream.status == 0
+
+
+@simulated
+async def test_calls_that_are_not_grpc_do_not_reach_the_proxy():
+    async with opened() as world:
+        client = world.client()
+        number = await client.begin("Heartbeat", m.HeartbeatResponse, content_type="text/html")
+        await client.streams[number].ended.wait()
+        assert client.streams[number].headers[":status"] == "415"
+        assert not world.proxy.calls
+
+
+# -- addresses -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("dialled", "shown"), [(DIALLED, DIALLED), (None, GATEWAY)], ids=["named", "unnamed"]
+)
+@pytest.mark.parametrize("queues", [3, 5000])
+@simulated
+async def test_routes_name_the_gateway(dialled, shown, queues):
+    """A long one is translated in slices, and its trailers wait for it."""
+    async with opened() as world:
+        client = world.client()
+        request = m.QueryRouteRequest(topic=m.Resource(name="orders"), endpoints=dialled)
+        stream = await client.start("QueryRoute", request, m.QueryRouteResponse)
+        call = await world.proxy.call()
+        await until(lambda: call.is_complete)
+        assert call.request.endpoints == (PROXY if dialled else m.Endpoints())
+        await call.answer(route(queues))
+        await stream.ended.wait()
+        assert stream.answers == [route(queues, shown)]
+        assert stream.status == 0
+        assert world.metrics()["grpc_calls_total", "QueryRoute", "OK"] == 1
+
+
+@simulated
+async def test_assignments_name_the_gateway_and_receives_name_the_proxy():
+    async with opened() as world:
+        client = world.client()
+        request = m.QueryAssignmentRequest(topic=m.Resource(name="orders"), endpoints=DIALLED)
+        stream = await client.start("QueryAssignment", request, m.QueryAssignmentResponse)
+        call = await world.proxy.call()
+        answer = m.QueryAssignmentResponse(status=m.Status(code=m.OK))
+        answer.assignments.add().message_queue.broker.endpoints.CopyFrom(PROXY)
+        await call.answer(answer)
+        await stream.ended.wait()
+        queue = stream.answers[0].assignments[0].message_queue
+        assert queue.broker.endpoints == DIALLED
+        receive = receive_request()
+        receive.message_queue.CopyFrom(queue)
+        await client.start("ReceiveMessage", receive, m.ReceiveMessageResponse)
+        call = await world.proxy.call(1)
+        await until(lambda: call.is_complete)
+        assert call.request.message_queue.broker.endpoints == PROXY
+
+
+@simulated
+async def test_settings_name_the_gateway_on_either_way():
+    async with opened() as world:
+        client = world.client()
+        settings = producer_settings("orders")
+        settings.access_point.CopyFrom(DIALLED)
+        number = await client.begin("Telemetry", m.TelemetryCommand)
+        await client.send(number, frame_message(m.TelemetryCommand(settings=settings).SerializeToString()))
+        stream = client.streams[number]
+        call = await world.proxy.call()
+        await until(lambda: call.requests)
+        received = m.TelemetryCommand.FromString(call.requests[0]).settings
+        assert received.access_point == PROXY
+        received.metric.on = True
+        received.metric.endpoints.CopyFrom(PROXY)
+        call.connection.h2.send_headers(call.stream_id, OK_HEAD)
+        for sent in (m.TelemetryCommand(settings=received), m.TelemetryCommand(status=m.Status(code=m.OK))):
+            await call.connection.send(call.stream_id, frame_message(sent.SerializeToString()))
+        answered = (await stream.next()).settings
+        assert (answered.access_point, answered.metric.endpoints) == (DIALLED, DIALLED)
+        assert (await stream.next()).status.code == m.OK
+        # A collector elsewhere is not the Proxy, and stays.
+        received.metric.endpoints.CopyFrom(endpoints_of(("collector", 4317)))
+        command = m.TelemetryCommand(settings=received)
+        await call.connection.send(call.stream_id, frame_message(command.SerializeToString()))
+        assert (await stream.next()).settings.metric.endpoints == endpoints_of(("collector", 4317))
+
+
+@simulated
+async def test_the_advertised_host_is_told_to_clients_that_name_none():
+    async with opened(advertise="mq.example") as world:
+        client = world.client()
+        request = m.QueryRouteRequest(topic=m.Resource(name="orders"))
+        stream = await client.start("QueryRoute", request, m.QueryRouteResponse)
+        await (await world.proxy.call()).answer(route(1))
+        await stream.ended.wait()
+        assert stream.answers == [route(1, endpoints_of(("mq.example", 8081)))]
+
+
+@simulated
+async def test_answers_that_are_no_messages_pass_as_they_are():
+    async with opened() as world:
+        client = world.client()
+        number = await client.begin("QueryRoute", m.QueryRouteResponse)
+        await client.send(number, frame_message(b"\xff\xff"), end=True)
+        stream = client.streams[number]
+        taken = []
+        stream.take = taken.append
+        call = await world.proxy.call()
+        await until(lambda: call.is_complete)
+        assert call.requests == [b"\xff\xff"]
+        call.connection.h2.send_headers(call.stream_id, OK_HEAD)
+        await call.connection.send(call.stream_id, frame_message(b"\xff\xff"))
+        await until(lambda: taken)
+        assert taken == [frame_message(b"\xff\xff")]
+
+
+@simulated
+async def test_requests_that_must_be_read_are_bounded():
+    async with opened() as world:
+        client = world.client()
+        number = await client.begin("QueryRoute", m.QueryRouteResponse)
+        await client.send(number, b"\0" + (MAX_TRANSLATED_REQUEST_BYTES + 1).to_bytes(4, "big"))
+        await client.streams[number].ended.wait()
+        assert client.streams[number].status == 8
+        call = await world.proxy.call()
+        await until(lambda: call.reset is not None)
+        assert call.reset == CANCEL
+
+
+# -- ends ----------------------------------------------------------------------------------------------------------
+
+
+@simulated
+async def test_a_client_that_gives_up_ends_the_call_at_the_proxy():
+    async with opened() as world:
+        client = world.client()
+        await client.start_receive()
+        call = await world.proxy.call()
+        client.h2.reset_stream(call.stream_id, CANCEL)
+        await client.flush()
+        await until(lambda: call.reset is not None)
+        assert call.reset == CANCEL
+        assert world.metrics()["grpc_calls_total", "ReceiveMessage", "CANCELLED"] == 1
+
+
+@simulated
+async def test_a_reset_of_the_proxy_reaches_the_client():
+    async with opened() as world:
+        client = world.client()
+        stream = await client.start_receive()
+        call = await world.proxy.call()
+        call.connection.h2.reset_stream(call.stream_id, REFUSED_STREAM)
+        await call.connection.flush()
+        await stream.ended.wait()
+        assert stream.reset
+
+
+@simulated
+async def test_a_client_that_leaves_takes_its_connection_along():
+    async with opened() as world:
+        client = world.client()
+        await client.start_receive()
+        side = (await world.proxy.call()).connection
+        await trio.aclose_forcefully(client.transport)
+        await side.closed.wait()
+        await settle()
+        assert world.metrics()["grpc_calls_running", "ReceiveMessage"] == 0
+        assert world.metrics()["grpc_forward_connections",] == 0
+        assert world.metrics()["grpc_forward_lost_connections_total",] == 0
+
+
+@simulated
+async def test_a_lost_proxy_ends_its_calls_and_its_clients_only():
+    async with opened() as world:
+        client = world.client()
+        stream, telemetry = await client.start_receive(), await client.begin("Telemetry", m.TelemetryCommand)
+        await until(lambda: len(world.proxy.calls) == 2)
+        other = world.client("client-2")
+        await other.start_receive()
+        await until(lambda: len(world.proxy.calls) == 3)
+        await world.proxy.calls[0].connection.close()
+        await client.closed.wait()
+        assert (stream.status, client.streams[telemetry].status) == (14, 14)
+        assert client.goodbye is not None
+        assert not other.closed.is_set()
+        assert world.metrics()["grpc_forward_lost_connections_total",] == 1
+        assert world.metrics()["grpc_calls_total", "ReceiveMessage", "UNAVAILABLE"] == 1
+
+
+@simulated
+async def test_a_proxy_that_is_down_is_tried_with_each_connection(caplog):
+    async with opened() as world:
+        world.proxy.is_down = True
+        for _ in range(2):
+            await world.client().closed.wait()
+        assert world.metrics()["grpc_forward_failed_connects_total",] == 2
+        assert sum("cannot be reached" in record.message for record in caplog.records) == 1
+        world.proxy.is_down, world.proxy.answer = False, echo_settings
+        assert (await world.client().call("Heartbeat", m.HeartbeatRequest())).status.code == m.OK
+        assert "reachable again" in caplog.text
+
+
+@simulated
+async def test_a_goodbye_of_the_proxy_is_passed_on():
+    """Calls that it carries out go on; later ones were not begun, so that the client may send them again."""
+    async with opened() as world:
+        client = world.client()
+        first, second = await client.start_receive(), await client.start_receive()
+        call, late = await world.proxy.call(0), await world.proxy.call(1)
+        await call.connection.stream.send_all(encode_goodbye(call.stream_id, ErrorCode.NO_ERROR))
+        await second.ended.wait()
+        assert second.reset
+        assert client.goodbye is not None
+        assert late.stream_id > call.stream_id
+        assert not first.ended.is_set()
+        assert not client.closed.is_set()
+
+
+@simulated
+async def test_an_answer_before_the_end_of_its_request():
+    async with opened() as world:
+        client = world.client()
+        number = await client.begin("SendMessage", m.SendMessageResponse)
+        call = await world.proxy.call()
+        await call.answer(m.SendMessageResponse(status=m.Status(code=m.FORBIDDEN)))
+        stream = client.streams[number]
+        await stream.ended.wait()
+        assert stream.answers[0].status.code == m.FORBIDDEN
+        await until(lambda: call.reset is not None)
+        assert call.reset == 0
+        world.proxy.answer = echo_settings
+        assert (await client.call("Heartbeat", m.HeartbeatRequest())).status.code == m.OK
+
+
+# -- time ----------------------------------------------------------------------------------------------------------
+
+
+@simulated
+async def test_a_call_ends_some_time_after_its_deadline():
+    async with opened() as world:
+        client = world.client()
+        stream = await client.start("Heartbeat", m.HeartbeatRequest(), m.HeartbeatResponse, grpc_timeout="3S")
+        begin_s = trio.current_time()
+        call = await world.proxy.call()
+        assert call.headers["grpc-timeout"] == "3S"
+        call.connection.proxy.is_mute = True
+        await stream.ended.wait()
+        assert stream.status == 4
+        assert (
+            3 + DEADLINE_GRACE_S
+            <= trio.current_time() - begin_s
+            <= 3 + DEADLINE_GRACE_S + CHECK_INTERVAL_S + 1
+        )
+
+
+@simulated
+async def test_a_proxy_that_has_stopped_answering_is_left():
+    async with opened() as world:
+        client = world.client()
+        await client.start_receive()
+        side = (await world.proxy.call()).connection
+        await settle()
+        begin_s = trio.current_time()
+        world.proxy.is_mute = True
+        stream = await client.start("Heartbeat", m.HeartbeatRequest(), m.HeartbeatResponse)
+        await stream.ended.wait()
+        assert stream.status == 14
+        assert side.pings == 1
+        assert trio.current_time() - begin_s <= SILENCE_S + MAX_PING_S + 2 * CHECK_INTERVAL_S + 1
+
+
+@simulated
+async def test_a_quiet_proxy_that_answers_pings_is_kept():
+    async with opened() as world:
+        client = world.client()
+        await client.start_receive()
+        side = (await world.proxy.call()).connection
+        await settle()
+        stream = await client.start("Heartbeat", m.HeartbeatRequest(), m.HeartbeatResponse)
+        await trio.sleep(100)
+        assert side.pings == 1
+        assert not stream.ended.is_set()
+
+
+@simulated
+async def test_a_proxy_that_does_not_greet_is_left():
+    async with opened(connect_s=2.0) as world:
+        world.proxy.is_mute = True
+        begin_s = trio.current_time()
+        await world.client().closed.wait()
+        assert 2 <= trio.current_time() - begin_s < 3
+        assert world.metrics()["grpc_forward_failed_connects_total",] == 1
+
+
+@simulated
+async def test_stopping_waits_for_calls_and_sends_clients_away():
+    async with opened(drain_s=5.0) as world:
+        client = world.client()
+        stream = await client.start("Heartbeat", m.HeartbeatRequest(), m.HeartbeatResponse)
+        await client.begin("Telemetry", m.TelemetryCommand)
+        call = await world.proxy.call()
+        world.nursery.start_soon(world.forwarder.stop)
+        await until(lambda: client.goodbye is not None)
+        await trio.sleep(1)
+        await call.answer(m.HeartbeatResponse(status=m.Status(code=m.OK)))
+        await client.closed.wait()
+        assert stream.answers[0].status.code == m.OK
+        assert stream.status == 0
+
+
+# -- backpressure --------------------------------------------------------------------------------------------------
+
+
+@simulated
+async def test_a_proxy_that_does_not_read_stops_its_client_at_the_window():
+    async with opened() as world:
+        world.proxy.reads = False
+        client = world.client()
+        number = await client.begin("SendMessage", m.SendMessageResponse)
+        with trio.move_on_after(0.5):
+            await client.send(number, bytes(8 * 1024 * 1024))
+        call = await world.proxy.call()
+        await settle()
+        (connection,) = world.forwarder.server.connections
+        # h2 announces the smallest windows.
+        assert len(call.data) <= 65_535
+        assert connection.output_bytes <= STREAM_WINDOW_BYTES
+        assert client.h2.local_flow_control_window(number) == 0
+        # Other calls of this client still end.
+        client.h2.reset_stream(number, CANCEL)
+        await client.flush()
+        await until(lambda: call.reset is not None)
+        assert connection.output_bytes == 0
+
+
+@simulated
+async def test_a_client_that_does_not_read_stops_the_proxy_and_nobody_else():
+    async with opened() as world:
+        slow, other = world.client(), world.client("client-2")
+        slow_number = await slow.begin("ReceiveMessage", m.ReceiveMessageResponse)
+        slow.h2.acknowledge_received_data = lambda *_: None
+        call = await world.proxy.call()
+        call.connection.h2.send_headers(call.stream_id, OK_HEAD)
+        with trio.move_on_after(0.5):
+            await call.connection.send(call.stream_id, frame_message(bytes(8 * 1024 * 1024)))
+        await settle()
+        assert call.connection.h2.local_flow_control_window(call.stream_id) == 0
+        largest = max(connection.output_bytes for connection in world.forwarder.server.connections)
+        assert 0 < largest <= STREAM_WINDOW_BYTES
+        world.proxy.answer = echo_settings
+        assert (await other.call("Heartbeat", m.HeartbeatRequest())).status.code == m.OK
+        assert not slow.streams[slow_number].ended.is_set()
+
+
+@simulated
+async def test_windows_are_given_back_for_what_was_dropped():
+    """Four of these would use up the connection's window otherwise."""
+    async with opened() as world:
+        world.proxy.reads = False
+        client = world.client()
+        for number in range(2 * CONNECTION_WINDOW_BYTES // STREAM_WINDOW_BYTES):
+            stream_id = await client.begin("SendMessage", m.SendMessageResponse)
+            with trio.move_on_after(0.3):
+                await client.send(stream_id, bytes(STREAM_WINDOW_BYTES - 100))
+            await world.proxy.call(number)
+            client.h2.reset_stream(stream_id, CANCEL)
+            await client.flush()
+            await settle()
+        assert not client.closed.is_set()
+        assert client.h2.outbound_flow_control_window > CONNECTION_WINDOW_BYTES // 4
+
+
+@simulated
+async def test_large_messages_pass_either_way():
+    body = bytes(range(256)) * 12_000
+    async with opened() as world:
+        client = world.client()
+        stream = await client.start("SendMessage", send_request(message(body=body)), m.SendMessageResponse)
+        call = await world.proxy.call()
+        await until(lambda: call.is_complete)
+        assert call.request.messages[0].body == body
+        answer = m.SendMessageResponse(status=m.Status(code=m.OK, message="x" * len(body)))
+        await call.answer(answer)
+        await stream.ended.wait()
+        assert stream.answers == [answer]
+
+
+@simulated
+async def test_more_data_than_the_window_allows_ends_the_connection(caplog):
+    async with opened() as world:
+        world.proxy.reads = False
+        client = world.client()
+        number = await client.begin("SendMessage", m.SendMessageResponse)
+        await world.proxy.call()
+        frame = (16_384).to_bytes(3, "big") + b"\0\0" + number.to_bytes(4, "big") + bytes(16_384)
+        for _ in range(STREAM_WINDOW_BYTES // 16_384 + 5):
+            with trio.move_on_after(1), suppress(trio.BrokenResourceError):
+                await client.transport.send_all(frame)
+        await client.closed.wait()
+        assert any("than its window allows" in record.reason for record in caplog.records)
+
+
+@simulated
+async def test_the_proxys_limit_of_streams_is_that_of_its_clients():
+    async with opened(grpc_streams=100) as world:
+        world.proxy.max_streams = 7
+        client = world.client()
+        await client.start_receive()
+        await world.proxy.call()
+        await settle()
+        assert client.h2.remote_settings.max_concurrent_streams == 7
+
+
+@simulated
+async def test_streams_of_one_connection_are_bounded():
+    async with opened(grpc_streams=3) as world:
+        client = world.client()
+        for _ in range(3):
+            await client.start_receive()
+        await until(lambda: len(world.proxy.calls) == 3)
+        headers = [
+            (":method", "POST"),
+            (":scheme", "http"),
+            (":path", "/a/b"),
+            ("content-type", "application/grpc"),
+        ]
+        await client.transport.send_all(
+            encode_frame(Kind.HEADERS, Flag.END_HEADERS, 7, encode_headers(headers))
+        )
+        await client.closed.wait()
+        assert len(world.proxy.calls) == 3
+
+
+# -- the port ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_port_of_this_gateway_is_not_the_proxy(host):
+    """Each connection would open the next one."""
+
+    async def start() -> None:
+        sockets = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        port = sockets[0].socket.getsockname()[1]
+        listen = ListenSettings(host="127.0.0.1", grpc_port=0, grpc_forward_to=f"{host}:{port}")
+        forwarder = GrpcForwarder(listen, UpstreamTls(), is_own_port=lambda own: own == port)
+        async with trio.open_nursery() as nursery:
+            with pytest.raises(SettingsError, match=r"listen\.grpc_forward_to: .* is a port of this gateway"):
+                await forwarder.start(nursery)
+        await sockets[0].aclose()
+
+    trio.run(start)
+
+
+def test_tls_to_the_proxy_is_that_of_the_primary(tmp_path):
+    """It offers HTTP/2, without which a gRPC server takes no connection, and verifies the Proxy's certificate."""
+    authority = CertificateAuthority.create(tmp_path)
+    files = authority.issue("proxy", ["127.0.0.1"])
+
+    async def run(ca: str) -> str | None:
+        context = server_context(files.certificate, files.key)
+        context.set_alpn_protocols(["h2"])
+        seen: list[str | None] = []
+
+        async def serve(stream: trio.SSLStream) -> None:
+            with suppress(trio.BrokenResourceError):
+                await stream.do_handshake()
+                seen.append(stream.selected_alpn_protocol())
+                await stream.receive_some()
+
+        async with trio.open_nursery() as nursery:
+            listeners = await nursery.start(
+                partial(trio.serve_ssl_over_tcp, serve, 0, context, host="127.0.0.1")
+            )
+            port = listeners[0].transport_listener.socket.getsockname()[1]
+            listen = ListenSettings(
+                host="127.0.0.1", grpc_port=0, grpc_forward_to=f"127.0.0.1:{port}", connect_s=2.0
+            )
+            forwarder = GrpcForwarder(listen, UpstreamTls(enabled=True, ca=ca), is_own_port=lambda _: False)
+            front_port = await forwarder.start(nursery)
+            client = await trio.open_tcp_stream("127.0.0.1", front_port)
+            while await client.receive_some():
+                pass
+            await client.aclose()
+            nursery.cancel_scope.cancel()
+        return seen[0] if seen else None
+
+    assert trio.run(run, str(authority.files.certificate)) == "h2"
+    assert trio.run(run, "") is None
