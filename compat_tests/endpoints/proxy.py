@@ -6,6 +6,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -57,7 +58,8 @@ class OfficialProxy:
             (home / "conf" / "tools.yml").write_text(
                 f"accessKey: {json.dumps(keys[0])}\nsecretKey: {json.dumps(keys[1])}\n"
             )
-        self._process = self._launch(lines, tls_mode, jvm)
+        self._start = partial(self._launch, lines, tls_mode, jvm)
+        self._process = self._start()
         try:
             self._wait_until_listening()
         except BaseException:
@@ -105,6 +107,15 @@ class OfficialProxy:
     def pid(self) -> int:
         """The id of the process."""
         return self._process.pid
+
+    def kill(self) -> None:
+        """Kill the process, as a crash would."""
+        self._process.kill()
+
+    def restart(self) -> None:
+        """Start the process again, at the same address."""
+        self._process = self._start()
+        self._wait_until_listening()
 
     def logs(self) -> str:
         """Return the end of the Proxy's logs, for failure reports."""

@@ -172,7 +172,7 @@ class RequestHalf:
 
     def end_request(self) -> None:
         """End the request at the Proxy as well."""
-        self.call.proxy.end_request(self.call.stream_id)
+        self.call.proxy.finish_request(self.call.stream_id)
 
     def cancel(self, error: int) -> None:
         """Give up: the client has reset the stream, or its connection is closed."""

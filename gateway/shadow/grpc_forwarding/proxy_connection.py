@@ -64,7 +64,7 @@ class ProxyConnection(RelayConnection):
         stream.handler = handler
         self._write_frame(self._encode_headers(stream_id, headers))
 
-    def end_request(self, stream_id: int) -> None:
+    def finish_request(self, stream_id: int) -> None:
         """End the request of a call after its data."""
         self.send_trailers(stream_id, b"")
 

@@ -29,6 +29,7 @@ from gateway.shadow.grpc_forwarding.forwarded_call import TELEMETRY, ForwardedCa
 from gateway.shadow.grpc_forwarding.proxy_connection import ProxyConnection
 from gateway.shadow.proxy.address_book import AUTO
 from gateway.shadow.proxy.broker_check import is_local_host, unmap_host
+from gateway.shadow.proxy.client_listener import MAX_CONCURRENT_DIALS, MAX_DIAL_WAITS
 from gateway.shadow.proxy.settings import ListenSettings
 from remoting.limits import ConnectionLimits
 from remoting.reactor import Reactor
@@ -99,6 +100,7 @@ class GrpcForwarder:
         self._is_own_port = is_own_port
         self._capture = capture
         self._long_work = trio.Lock()
+        self._dial_turns = trio.Semaphore(MAX_CONCURRENT_DIALS)
         self._counts = {name: RpcCounts() for name in (*METHODS, OTHER_METHOD)}
         self._failed_connects = self._lost_connections = 0
         self._is_reachable = True
@@ -175,7 +177,15 @@ class GrpcForwarder:
     # -- connections to the Proxy -------------------------------------------------------------------------------
 
     async def _dial(self, client: ClientConnection, nursery: trio.Nursery) -> ProxyConnection | None:
-        """Open a connection to the Proxy, and wait for its settings; return None if there is none in time."""
+        """Open a connection to the Proxy when it is this client's turn; return None if there is none in time."""
+        with trio.move_on_after(MAX_DIAL_WAITS * self._settings.connect_s):
+            async with self._dial_turns:
+                return await self._dial_now(client, nursery)
+        self._note_unreachable("too many connections are being opened")
+        return None
+
+    async def _dial_now(self, client: ClientConnection, nursery: trio.Nursery) -> ProxyConnection | None:
+        """Open a connection to the Proxy, and wait for its settings."""
         reason = f"no answer within {self._settings.connect_s:g} s"
         with trio.move_on_after(self._settings.connect_s):
             try:

@@ -9,6 +9,7 @@ from gateway.grpc_front.framing import frame_message
 from gateway.grpc_front.tests.world import message, send_request
 from gateway.shadow.grpc_forwarding.captured_calls import ENTRIES_PER_TURN, CallCapture
 from gateway.shadow.grpc_forwarding.tests.fake_proxy import PROXY_HOST, PROXY_PORT, Call, opened, simulated
+from gateway.shadow.traffic.exchange import Exchange
 from gateway.shadow.traffic.subject import subject_of
 from remoting.requests.pop import AckMessage
 from remoting.requests.send import SendMessageV2
@@ -18,8 +19,8 @@ OK = m.Status(code=m.OK)
 RECEIPT = "100 1790000000000 60000 3 0 broker-a 2 107 5000"
 
 
-def capture(codes=None, max_bytes: int = 1 << 20) -> tuple[CallCapture, list]:
-    exchanges: list = []
+def capture(codes=None, max_bytes: int = 1 << 20) -> tuple[CallCapture, list[Exchange]]:
+    exchanges: list[Exchange] = []
     address = f"{PROXY_HOST}:{PROXY_PORT}"
     return CallCapture(lambda: codes, exchanges.append, SystemClock(), address, max_bytes), exchanges
 

@@ -31,6 +31,7 @@ from gateway.shadow.grpc_forwarding.tests.fake_proxy import (
     opened,
     simulated,
 )
+from gateway.shadow.proxy.client_listener import MAX_CONCURRENT_DIALS
 from gateway.shadow.proxy.settings import ListenSettings
 from remoting.certificates import CertificateAuthority
 from remoting.tls import server_context
@@ -238,14 +239,14 @@ async def test_the_advertised_host_is_told_to_clients_that_name_none():
 
 
 @simulated
-async def test_answers_that_are_no_messages_pass_as_they_are():
+async def test_answers_that_are_no_messages_pass_as_they_are(monkeypatch):
     async with opened() as world:
         client = world.client()
         number = await client.begin("QueryRoute", m.QueryRouteResponse)
         await client.send(number, frame_message(b"\xff\xff"), end=True)
         stream = client.streams[number]
         taken = []
-        stream.take = taken.append
+        monkeypatch.setattr(stream, "take", taken.append)
         call = await world.proxy.call()
         await until(lambda: call.is_complete)
         assert call.requests == [b"\xff\xff"]
@@ -572,6 +573,18 @@ async def test_streams_of_one_connection_are_bounded():
         assert len(world.proxy.calls) == 3
 
 
+@simulated
+async def test_few_connections_are_opened_at_a_time():
+    async with opened(connect_s=2.0) as world:
+        world.proxy.is_mute = True
+        clients = [world.client() for _ in range(MAX_CONCURRENT_DIALS + 10)]
+        await settle()
+        assert len(world.proxy.connections) == MAX_CONCURRENT_DIALS
+        for client in clients:
+            await client.closed.wait()
+        assert len(world.proxy.connections) == len(clients)
+
+
 # -- the port ------------------------------------------------------------------------------------------------------
 
 
@@ -602,7 +615,7 @@ def test_tls_to_the_proxy_is_that_of_the_primary(tmp_path):
         context.set_alpn_protocols(["h2"])
         seen: list[str | None] = []
 
-        async def serve(stream: trio.SSLStream) -> None:
+        async def serve(stream: trio.SSLStream[trio.SocketStream]) -> None:
             with suppress(trio.BrokenResourceError):
                 await stream.do_handshake()
                 seen.append(stream.selected_alpn_protocol())
