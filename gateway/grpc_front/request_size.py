@@ -17,7 +17,7 @@ _PART: Final = 2
 """The wire type of texts, bytes and messages."""
 
 
-class _Unreadable(Exception):
+class Unreadable(Exception):
     """Bytes that are not fields of a message."""
 
 
@@ -42,13 +42,13 @@ def check_field_count(encoded: bytes, descriptor: Any) -> None:
                         GrpcStatus.RESOURCE_EXHAUSTED,
                         f"a request has more than {MAX_FIELDS} fields: send less in one request",
                     )
-                tag, position = _read_varint(encoded, position)
+                tag, position = read_varint(encoded, position)
                 size, position = _value_size(encoded, position, tag & 7)
                 field = declared_fields.get(tag >> 3)
                 if tag & 7 == _PART and field is not None and field.message_type is not None:
                     parts.append((position, min(position + size, end), field.message_type))
                 position += size
-    except _Unreadable:
+    except Unreadable:
         return
 
 
@@ -56,18 +56,18 @@ def _value_size(encoded: bytes, position: int, kind: int) -> tuple[int, int]:
     """Return the size of a value, and where it begins."""
     match kind:
         case 0:
-            return 0, _read_varint(encoded, position)[1]
+            return 0, read_varint(encoded, position)[1]
         case 1:
             return 8, position
         case 2:
-            return _read_varint(encoded, position)
+            return read_varint(encoded, position)
         case 5:
             return 4, position
     return 0, position  # The begin or the end of a group.
 
 
-def _read_varint(encoded: bytes, position: int) -> tuple[int, int]:
-    """Return a number of at most ten bytes, and where it ends."""
+def read_varint(encoded: bytes, position: int) -> tuple[int, int]:
+    """Return a number of at most ten bytes, and where it ends. Raises Unreadable."""
     number = 0
     for shift in range(0, 70, 7):
         if position >= len(encoded):
@@ -77,4 +77,4 @@ def _read_varint(encoded: bytes, position: int) -> tuple[int, int]:
         number |= (byte & 0x7F) << shift
         if byte < 0x80:
             return number, position
-    raise _Unreadable
+    raise Unreadable

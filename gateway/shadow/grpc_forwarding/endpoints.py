@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 from codec.hosts import Host
 from gateway.grpc_front import messages
 from gateway.grpc_front.framing import GrpcError, GrpcStatus
-from gateway.grpc_front.request_size import check_field_count
+from gateway.grpc_front.request_size import Unreadable, check_field_count, read_varint
 from gateway.grpc_front.routes import MAX_ENDPOINTS_BYTES
 
 ENTRIES_PER_SLICE: Final = 64
@@ -40,10 +40,6 @@ _ROUTE_REQUESTS: Final[dict[str, Any]] = {
 }
 TRANSLATED_REQUESTS: Final = frozenset((*_QUEUE_REQUESTS, *_ROUTE_REQUESTS, _TELEMETRY))
 TRANSLATED_ANSWERS: Final = frozenset((*_ROUTE_REQUESTS, _TELEMETRY))
-
-
-class Unreadable(Exception):
-    """Bytes that are not fields of a message."""
 
 
 def endpoints_of(address: Host) -> messages.Endpoints:
@@ -165,7 +161,7 @@ def _replace(encoded: bytes, number: int, translate: Callable[[bytes], bytes]) -
     begin = position = entries = 0
     while position < len(encoded):
         field_begin = position
-        tag, position = _read_varint(encoded, position)
+        tag, position = read_varint(encoded, position)
         value_begin, position = _skip_value(encoded, position, tag & 7)
         if tag != number << 3 | 2:
             continue
@@ -182,11 +178,11 @@ def _skip_value(encoded: bytes, position: int, kind: int) -> tuple[int, int]:
     """Return where a value begins, without its length, and where it ends. Raises Unreadable."""
     match kind:
         case 0:
-            begin, (_, end) = position, _read_varint(encoded, position)
+            begin, (_, end) = position, read_varint(encoded, position)
         case 1:
             begin, end = position, position + 8
         case 2:
-            size, begin = _read_varint(encoded, position)
+            size, begin = read_varint(encoded, position)
             end = begin + size
         case 5:
             begin, end = position, position + 4
@@ -195,20 +191,6 @@ def _skip_value(encoded: bytes, position: int, kind: int) -> tuple[int, int]:
     if end > len(encoded):
         raise Unreadable
     return begin, end
-
-
-def _read_varint(encoded: bytes, position: int) -> tuple[int, int]:
-    """Return a number of at most ten bytes, and where it ends. Raises Unreadable."""
-    number = 0
-    for shift in range(0, 70, 7):
-        if position >= len(encoded):
-            break
-        byte = encoded[position]
-        position += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return number, position
-    raise Unreadable
 
 
 def _encode_varint(number: int) -> bytes:
@@ -228,11 +210,11 @@ def find_status_code(head: bytes) -> int | None:
     if len(head) < 5 or head[0]:
         return None  # Compressed.
     try:
-        tag, position = _read_varint(head, 5)
+        tag, position = read_varint(head, 5)
         if tag != 1 << 3 | 2:
             return None
-        _, position = _read_varint(head, position)
-        tag, position = _read_varint(head, position)
-        return _read_varint(head, position)[0] if tag == 1 << 3 else None
+        _, position = read_varint(head, position)
+        tag, position = read_varint(head, position)
+        return read_varint(head, position)[0] if tag == 1 << 3 else None
     except Unreadable:
         return None

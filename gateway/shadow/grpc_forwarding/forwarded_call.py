@@ -30,13 +30,13 @@ from gateway.grpc_front.framing import (
 )
 from gateway.grpc_front.http2_connection import Fields
 from gateway.grpc_front.http2_frames import ErrorCode, encode_fields, encode_headers
+from gateway.grpc_front.request_size import Unreadable
 from gateway.grpc_front.rpc_counts import RpcCounts
 from gateway.shadow.grpc_forwarding.captured_calls import CallRecorder
 from gateway.shadow.grpc_forwarding.endpoints import (
     TRANSLATED_ANSWERS,
     TRANSLATED_REQUESTS,
     EndpointTranslation,
-    Unreadable,
     find_status_code,
 )
 
