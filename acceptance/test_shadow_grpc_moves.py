@@ -1,4 +1,6 @@
-"""A topic of 5.x clients is cut over from an official broker to ours, comes back, and is cut over again."""
+"""5.x clients while a topic is cut over from an official broker to ours, comes back, and is cut over again; receipts
+that a consumer holds meanwhile; and a gateway that is killed under load.
+"""
 
 import threading
 from collections import Counter, defaultdict
@@ -11,7 +13,8 @@ from typing import Self
 
 import pytest
 
-from acceptance.moving import QUICK_CHECK_BACKS, ShadowProcess
+from acceptance.both_sides import wait_for_same_messages
+from acceptance.moving import QUICK_CHECK_BACKS, REFUSED, ShadowProcess
 from acceptance.test_shadow_story import max_offsets
 from compat_tests.cases.grpc_fixtures import start_grpc_driver
 from compat_tests.clients.command_driver import CommandDriver, StockClientError
@@ -21,6 +24,7 @@ from compat_tests.clients.typed import connect, create_group, topic_request
 from compat_tests.endpoints import Unavailable
 from compat_tests.endpoints.official import OfficialEndpoint
 from compat_tests.endpoints.ours import OursEndpoint
+from compat_tests.endpoints.ports import find_ports
 from compat_tests.endpoints.proxy import OfficialProxy
 from compat_tests.plugin import skip_or_fail
 from compat_tests.server import ServerUnderTest, eventually
@@ -39,9 +43,12 @@ DRIVERS: Mapping[str, Callable[[], CommandDriver]] = {
     "python": lambda: start_python_driver("5.1.2"),
     "go": lambda: start_go_driver("v5.1.4"),
 }
+HOLD_S = 30.0
+"""Invisible time of a message that is not acknowledged."""
+INVALID_RECEIPT_HANDLE = 40013
 MORE = """
 [listen]
-grpc_port = 0
+grpc_port = %d
 [replication]
 discover_ms = 500
 offsets_ms = 1000
@@ -54,7 +61,8 @@ state_file = "%s"
 class Traffic:
     """A producer, and consumers of a group each, that never give up, until the end of the block.
 
-    ``resent`` are bodies that were sent again because no receipt came. ``received`` counts the bodies by consumer.
+    ``resent`` are bodies that were sent again because no receipt came, ``unacknowledged`` those by consumer whose
+    acknowledgement failed. ``received`` counts the bodies by consumer.
     """
 
     topic: str
@@ -63,6 +71,7 @@ class Traffic:
     sent: list[str] = field(default_factory=list)
     resent: set[str] = field(default_factory=set)
     received: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    unacknowledged: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     _stops_sending: threading.Event = field(default_factory=threading.Event)
     _stops: threading.Event = field(default_factory=threading.Event)
     _threads: list[threading.Thread] = field(default_factory=list)
@@ -103,11 +112,16 @@ class Traffic:
         consumer = self.consumers[name]
         while not self._stops.is_set():
             try:
-                for message in consumer.receive(invisible_s=INVISIBLE_S):
-                    self.received[name][message["body"]] += 1
-                    consumer.ack(message)
+                messages = consumer.receive(invisible_s=INVISIBLE_S)
             except StockClientError:
                 self._stops.wait(PAUSE_S)
+                continue
+            for message in messages:
+                self.received[name][message["body"]] += 1
+                try:
+                    consumer.ack(message)
+                except StockClientError:
+                    self.unacknowledged[name].add(message["body"])
 
     def progress(self) -> None:
         """Wait until more has been sent, and received by everybody."""
@@ -147,7 +161,7 @@ def gateway(server: ServerUnderTest, tmp_path_factory: pytest.TempPathFactory) -
             skip_or_fail(str(missing))
         settings = {**QUICK_CHECK_BACKS, "mirrorTarget": "true"}
         target = stack.enter_context(OursEndpoint(settings, here / "target"))
-        more = MORE % (here / "state")
+        more = MORE % (*find_ports(1), here / "state")
         process = ShadowProcess(here / "gateway", primary.namesrv, target.namesrv, kind="ours", more=more)
         with process:
             process.addresses = primary.broker, target.broker
@@ -191,3 +205,69 @@ def test_each_message_is_received_once_through_a_cut_over_a_rollback_and_another
             twice = {body for body, count in received.items() if count > 1} - traffic.resent
             assert not twice, name
         gateway.run_step("advance", topic, state="DONE")
+
+
+def test_what_a_consumer_popped_before_a_move_comes_back_before_its_group_switches(
+    gateway: ShadowProcess, server: ServerUnderTest
+) -> None:
+    topic, group = server.topic_name("held"), server.unique_name("holders")
+    assert gateway.process is not None
+    with ExitStack() as stack, connect(gateway.broker) as broker:
+        broker.ask(topic_request(topic, 4))
+        create_group(broker, group)
+        client = StockGrpcClient(
+            stack.enter_context(closing(start_grpc_driver(""))), gateway.process.ready["grpc"]
+        )
+        consumer = stack.enter_context(client.simple(group, topic))
+        producer = stack.enter_context(client.producer(topic))
+        producer.send({"topic": topic, "body": "held"})
+        (held,) = eventually(lambda: consumer.receive(invisible_s=HOLD_S), ARRIVES_S)
+        gateway.run_step("advance", topic, "--to", "PRODUCERS_SWITCHED", state="PRODUCERS_SWITCHED")
+        producer.send({"topic": topic, "body": "at the target"})
+        text = gateway.run_command("advance", topic, code=REFUSED)
+        assert "popped messages may come back" in text
+        (again,) = eventually(lambda: consumer.receive(invisible_s=INVISIBLE_S), ARRIVES_S)
+        assert (again["body"], again["attempt"]) == ("held", 2)
+        consumer.ack(again)
+        gateway.run_step(
+            "advance", topic, "--to", "CONSUMERS_SWITCHED", state="CONSUMERS_SWITCHED", wait_s=WAIT_S
+        )
+        with pytest.raises(StockClientError) as refused:
+            consumer.ack(held)
+        assert refused.value.code == INVALID_RECEIPT_HANDLE
+        (last,) = eventually(lambda: consumer.receive(invisible_s=INVISIBLE_S), ARRIVES_S)
+        assert (last["body"], last["attempt"]) == ("at the target", 1)
+        consumer.ack(last)
+        gateway.run_step("rollback", topic, "--all", state="MIRRORING", wait_s=WAIT_S)
+        assert consumer.receive() == []
+
+
+def test_a_gateway_that_is_killed_under_load_loses_nothing(
+    gateway: ShadowProcess, server: ServerUnderTest
+) -> None:
+    topic = server.topic_name("killed")
+    primary, target = gateway.addresses
+    assert gateway.process is not None
+    address = gateway.process.ready["grpc"]
+    with ExitStack() as stack, connect(gateway.broker) as broker:
+        broker.ask(topic_request(topic, 4))
+        consumers = {}
+        for name, start in DRIVERS.items():
+            group = server.topic_name(name)
+            create_group(broker, group)
+            client = StockGrpcClient(stack.enter_context(closing(start())), address)
+            consumers[name] = stack.enter_context(client.simple(group, topic))
+        sender = StockGrpcClient(stack.enter_context(closing(start_grpc_driver(""))), address)
+        producer = stack.enter_context(sender.producer(topic))
+        traffic = stack.enter_context(Traffic(topic, producer, consumers))
+        traffic.progress()
+        for _ in range(2):
+            gateway.kill()
+            gateway.start()
+            traffic.progress()
+        traffic.finish()
+        here, there = wait_for_same_messages(primary, target, topic, len(traffic.sent))
+        assert there == here
+        for name, received in traffic.received.items():
+            excused = traffic.resent | traffic.unacknowledged[name]
+            assert not {body for body, count in received.items() if count > 1} - excused, name

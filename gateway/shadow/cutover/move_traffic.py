@@ -3,8 +3,12 @@
 It knows the sends that are not answered yet, the queue ends that answers reported, the side of each half message, the
 holders of queue locks, the time until which popped messages are invisible, and the reads that wait at the target.
 `director` decides about the side of a request.
+
+Locks and pops are observed although no topic moves. A group that moves may hold locks, and messages that it popped
+before: those come back at the side where they were popped, so the group must not leave that side until then.
 """
 
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection
@@ -38,7 +42,6 @@ MAX_LOCKED_QUEUES: Final = 1_000
 MAX_LOCK_BODY_BYTES: Final = 256 * 1024
 MAX_QUEUE_ENDS: Final = 100_000
 MAX_POP_GROUPS: Final = 10_000
-_POP_TIMES: Final = ("pollTime", "invisibleTime")
 MAX_SEND_DURATION_S: Final = 60.0
 """Time after which an unanswered send no longer counts; longer than any broker or client waits."""
 MAX_READ_DURATION_S: Final = 120.0
@@ -61,7 +64,9 @@ def properties_of_send(command: Command) -> dict[str, str]:
 
 
 class MoveTraffic:
-    """An Observer of exchanges. `topics` are those whose sends count; while there are none only locks are observed."""
+    """An Observer of exchanges. `topics` are those whose sends count; while there are none only locks and pops are
+    observed.
+    """
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self.topics: frozenset[str] = frozenset()
@@ -81,20 +86,17 @@ class MoveTraffic:
         self._reads_watched = bool(self._waiting_reads)
         self._unanswered_sends = {topic: self._unanswered_sends.get(topic, {}) for topic in self.topics}
         self._ends = {queue: end for queue, end in self._ends.items() if queue[1] in self.topics}
-        self._popped_until_ms = {
-            key: until for key, until in self._popped_until_ms.items() if key[1] in self.topics
-        }
 
     # -- an Observer ----------------------------------------------------------------------------------------------
 
     def codes(self) -> Collection[int]:
-        """Return the codes of lock requests, and while topics are watched those of their sends, pops and
-        check-backs.
-        """
-        reads = READ_CODES if self._reads_watched else frozenset()
-        if not self.topics:
-            return LOCK_CODES | reads
-        return LOCK_CODES | SEND_CODES | POP_CODES | reads | {CheckTransactionState.code}
+        """Return the codes of locks and pops, and while topics are watched those of their sends and check-backs."""
+        codes = LOCK_CODES | POP_CODES
+        if self._reads_watched:
+            codes |= READ_CODES
+        if self.topics:
+            codes |= SEND_CODES | {CheckTransactionState.code}
+        return codes
 
     def observe(self, exchange: Exchange) -> None:
         """Update the tables from one exchange."""
@@ -234,19 +236,21 @@ class MoveTraffic:
         return self._popped_until_ms.get((group, topic), 0)
 
     def _observe_pop(self, exchange: Exchange) -> None:
-        request_fields, answer = exchange.request_command.ext, exchange.answer_command
+        answer = exchange.answer_command
+        # Without an answer the broker may have popped messages all the same: nobody has them, and they come back.
+        if answer is not None and answer.code != ResponseCode.SUCCESS:
+            return
+        request_fields = exchange.request_command.ext
         group = request_fields.get("consumerGroup", "")
         key = group, original_topic(request_fields.get("topic", ""), group)
-        if key[1] in self.topics and answer is not None and answer.code == ResponseCode.SUCCESS:
-            poll_ms, invisible_ms = (
-                parse_java_integer(request_fields.get(name) or "0") for name in _POP_TIMES
-            )
-            # Messages may have been popped at the end of the long poll, so their invisible time begins after it.
-            until = exchange.wall_ms + max(0, poll_ms) + max(0, invisible_ms)
-            if len(self._popped_until_ms) >= MAX_POP_GROUPS:
-                self._forget_visible(exchange.wall_ms)
-            if key in self._popped_until_ms or len(self._popped_until_ms) < MAX_POP_GROUPS:
-                self._popped_until_ms[key] = max(until, self._popped_until_ms.get(key, 0))
+        invisible_ms = parse_java_integer(request_fields.get("invisibleTime") or "0")
+        # By the gateway's clock, as the broker's may differ: the messages were popped before the answer came.
+        answered_ms = exchange.wall_ms + math.ceil((exchange.answered_s - exchange.asked_s) * 1000)
+        until = answered_ms + max(0, invisible_ms)
+        if len(self._popped_until_ms) >= MAX_POP_GROUPS:
+            self._forget_visible(exchange.wall_ms)
+        if key in self._popped_until_ms or len(self._popped_until_ms) < MAX_POP_GROUPS:
+            self._popped_until_ms[key] = max(until, self._popped_until_ms.get(key, 0))
 
     def _forget_visible(self, now_ms: int) -> None:
         """Forget the groups whose popped messages are visible again."""

@@ -81,7 +81,7 @@ def make_lock(client="c", asked=(A, B), held=(A,), at_s=100.0):
 
 def test_locks_are_known_until_released_or_expired():
     traffic = MoveTraffic()
-    assert traffic.codes() == {41, 42}
+    assert traffic.codes() == {41, 42, 200050, 200053}
     traffic.observe(make_lock())
     traffic.observe(make_lock("d", held=(B,), at_s=150.0))
     assert traffic.held_locks("g", 155.0) == {"c": [A], "d": [B]}
@@ -95,22 +95,54 @@ def test_locks_are_known_until_released_or_expired():
     traffic.observe(make_exchange(42, encode_command(Command(42, body=b"{")), None))
 
 
+def make_pop(code=200050, *, answer=0, wall_ms=5000, duration_s=0.0, **ext):
+    request = encode_command(Command(code, ext={"consumerGroup": "g", "topic": "t", **ext}))
+    return make_exchange(
+        code,
+        request,
+        None if answer is None else encode_command(Command(answer)),
+        share_s=0.0,
+        primary_s=duration_s,
+        wall_ms=wall_ms,
+    )
+
+
 def test_popped_messages_are_noted_for_their_invisible_time():
     traffic = watch_topics("t")
-    ext = {"consumerGroup": "g", "topic": "t", "invisibleTime": "60000", "pollTime": "1000"}
-    request = encode_command(Command(200050, ext=ext))
-    traffic.observe(make_exchange(200050, request, encode_command(Command(0)), wall_ms=5000))
-    traffic.observe(make_exchange(200050, request, encode_command(Command(209)), wall_ms=9000))
-    assert traffic.invisible_until_ms("g", "t") == 66_000
+    traffic.observe(make_pop(invisibleTime="60000", pollTime="20000"))
+    traffic.observe(make_pop(invisibleTime="60000", answer=209, wall_ms=9000))
+    assert traffic.invisible_until_ms("g", "t") == 65_000
     assert traffic.invisible_until_ms("h", "t") == 0
+
+
+def test_the_invisible_time_begins_at_the_latest_when_a_pop_is_answered():
+    traffic = watch_topics("t")
+    traffic.observe(make_pop(invisibleTime="60000", duration_s=1.5))
+    assert traffic.invisible_until_ms("g", "t") == 66_500
+
+
+def test_what_a_group_popped_before_its_topic_moves_is_known():
+    traffic = MoveTraffic()
+    traffic.observe(make_pop(invisibleTime="60000"))
+    traffic.watch_topics(["t"])
+    assert traffic.invisible_until_ms("g", "t") == 65_000
+    # After a way back the topic does not move for a while, and then moves again.
+    traffic.watch_topics([])
+    traffic.watch_topics(["t"])
+    assert traffic.invisible_until_ms("g", "t") == 65_000
+
+
+@pytest.mark.parametrize("code", [200050, 200053])
+def test_a_pop_whose_answer_was_lost_may_have_hidden_messages(code):
+    traffic = watch_topics("t")
+    traffic.observe(make_pop(code, answer=None, invisibleTime="60000", duration_s=2.0))
+    assert traffic.invisible_until_ms("g", "t") == 67_000
 
 
 @pytest.mark.parametrize("topic", ["%RETRY%g_t", "%RETRY%g+t"])
 def test_later_retry_extends_the_invisible_time(topic):
     traffic = watch_topics("t")
-    ext = {"consumerGroup": "g", "topic": topic, "invisibleTime": "30000"}
-    request = encode_command(Command(200053, ext=ext))
-    traffic.observe(make_exchange(200053, request, encode_command(Command(0)), wall_ms=5000))
+    traffic.observe(make_pop(200053, topic=topic, invisibleTime="30000"))
     assert traffic.invisible_until_ms("g", "t") == 35_000
 
 
@@ -142,13 +174,10 @@ def test_made_up_groups_and_queues_are_bounded(monkeypatch):
         monkeypatch.setattr(move_traffic, name, 10)
     traffic = watch_topics("t")
     for number in range(100):
-        ext = {"consumerGroup": f"g{number}", "topic": "t", "invisibleTime": "60000"}
-        request = encode_command(Command(200050, ext=ext))
-        traffic.observe(make_exchange(200050, request, encode_command(Command(0)), wall_ms=number))
+        traffic.observe(make_pop(consumerGroup=f"g{number}", invisibleTime="60000", wall_ms=number))
         traffic.observe(make_send(number, offset=1, side=Side.TARGET))
     assert len(traffic._popped_until_ms) == 10
-    late = encode_command(Command(200050, ext={"consumerGroup": "h", "topic": "t", "invisibleTime": "1000"}))
-    traffic.observe(make_exchange(200050, late, encode_command(Command(0)), wall_ms=100_000))
+    traffic.observe(make_pop(consumerGroup="h", invisibleTime="1000", wall_ms=100_000))
     assert traffic.invisible_until_ms("h", "t") == 101_000
     queues = [MessageQueue(topic="t", broker_name="b", queue_id=number) for number in range(50)]
     traffic.observe(make_lock(asked=queues, held=queues))
