@@ -38,6 +38,7 @@ UNWALKED: Final = Path(__file__).resolve().parent / "walks" / "unwalked.toml"
 PLAIN: Final = "plain"
 JOBS: Final = 2
 MAVEN: Final = "mvn"
+GO: Final = "go"
 CLIENT_JARS: Final = "WALK_CLIENT_JARS"
 """Variable for a Java program of a guide: the folder of the official client's jars."""
 WALK_TIMEOUT_S: Final = 600
@@ -117,6 +118,10 @@ def _walk_one(guide: Guide, isolated: list[str], scale: float) -> bool:
     with tempfile.TemporaryDirectory(prefix="walk-") as folder:
         if guide.in_checkout:
             _prepare_checkout(Path(folder) / "work")
+        if GO in guide.needed_programs:
+            from walks.stock_clients import prepare
+
+            prepare()
         environment = {
             **os.environ,
             **({CLIENT_JARS: _client_jars()} if MAVEN in guide.needed_programs else {}),

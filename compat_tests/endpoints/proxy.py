@@ -27,8 +27,8 @@ class OfficialProxy:
 
     `namesrv`: address ("host:port") of the cluster it serves, which must have a broker. `settings`: keys of
     rmq-proxy.json. `tls_mode`: disabled, permissive or enforcing, with a certificate that the Proxy makes itself.
-    `keys`: user and secret with which the Proxy signs its own requests. `jvm`: further JVM options. Raises Unavailable
-    without Java or Maven, RuntimeError if the Proxy does not come up.
+    `keys`: user and secret with which the Proxy signs its own requests. `jvm`: further JVM options. `port`: its gRPC
+    port, by default a free one. Raises Unavailable without Java or Maven, RuntimeError if the Proxy does not come up.
     """
 
     def __init__(
@@ -39,9 +39,11 @@ class OfficialProxy:
         tls_mode: str = "permissive",
         keys: tuple[str, str] | None = None,
         jvm: str = QUICK_START_WITH_TLS,
+        port: int | None = None,
     ) -> None:
         self._directory = Path(tempfile.mkdtemp(prefix="rocketmq-proxy-"))
-        port, remoting_port = find_ports(2)
+        free_port, remoting_port = find_ports(2)
+        port = free_port if port is None else port
         self.address = f"127.0.0.1:{port}"
         lines = {
             "rocketMQClusterName": "DefaultCluster",

@@ -15,6 +15,7 @@ and without a block:
     <!-- walk: start COMMAND -->          the same as a background process
     <!-- walk: python CODE -->            the same in the Python session
     <!-- walk: stop COMMAND -->           press Ctrl-C in the terminal of the process that begins with COMMAND
+    <!-- walk: afresh -->                 nothing that was started runs any more, and the folder is empty again
     <!-- walk: checkout -->               the reader is in a checkout of the project, not in an empty folder
     <!-- walk: needs PROGRAM -->          without this program the guide is skipped; with CI=true that is a failure
 
@@ -26,5 +27,9 @@ mark.
 Guides are README, and every page below docs that has a block with a command or a program; tutorials and how-tos are
 guides in any case. Those that are not walked are in `unwalked.toml`, each with its reason.
 
+Besides the installed programs a walk has `walk-send` (a producer), `walk-official` (an official cluster with its Proxy)
+and `walk-clients` (stock Java, Go and Python 5.x clients; a guide with them needs `go`).
+
 `guide` reads marks, `session` types, `sandbox` makes the fresh folder, environment and network of a walk.
+`official_cluster` and `stock_clients` are programs of walks.
 """

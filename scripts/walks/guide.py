@@ -12,7 +12,7 @@ EXTRAS: Final = re.compile(r"\[([a-z]+(?:,[a-z]+)*)\]")
 INDENT: Final = "    "
 DIAGRAMS: Final = frozenset({"mermaid"})
 VERBS_WITH_BLOCK: Final = frozenset({"run", "start", "file", "python", "install", "no"})
-VERBS_WITHOUT_BLOCK: Final = frozenset({"type", "stop", "checkout", "needs"})
+VERBS_WITHOUT_BLOCK: Final = frozenset({"type", "stop", "afresh", "checkout", "needs"})
 VERBS_OF_BOTH_KINDS: Final = frozenset({"start", "python", "install"})
 """Verbs that take a block, or an argument instead of it."""
 PROGRAMMING_LANGUAGES: Final = frozenset(

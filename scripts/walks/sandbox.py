@@ -7,6 +7,7 @@ Without namespaces, the ports of the guide must be free on the machine.
 
 import fcntl
 import os
+import shlex
 import shutil
 import socket
 import struct
@@ -95,11 +96,20 @@ def make_environment(home: Path, programs: Path, bin_folder: Path | None) -> dic
 
 
 def write_programs(folder: Path, python: Path) -> None:
-    """Write the programs that play the clients mentioned in guides."""
+    """Write the programs that play the clients and servers mentioned in guides.
+
+    ``python`` has the installed wheel; the programs with stock clients and official servers run in this environment.
+    """
     folder.mkdir(parents=True)
-    program = folder / "walk-send"
-    program.write_text(SEND.format(python=python))
-    program.chmod(0o755)
+    cache = os.environ.get("ROCKETMQ_COMPAT_CACHE")
+    variables = "" if cache is None else f"export ROCKETMQ_COMPAT_CACHE={shlex.quote(cache)}\n"
+    texts = {"walk-send": SEND.format(python=python)}
+    for name, module in (("walk-official", "official_cluster"), ("walk-clients", "stock_clients")):
+        command = shlex.join([sys.executable, str(Path(__file__).with_name(f"{module}.py"))])
+        texts[name] = f'#!/bin/sh\n{variables}exec {command} "$@"\n'
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
 
 
 def find_missing_programs(names: Sequence[str]) -> list[str]:

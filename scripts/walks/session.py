@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -68,6 +69,7 @@ class WalkSession:
             "file": self._write_file,
             "python": self._type_python,
             "stop": self._stop,
+            "afresh": self._begin_afresh,
         }
 
     def walk(self, report: Callable[[str], None]) -> None:
@@ -158,6 +160,11 @@ class WalkSession:
         if code != step.exit_code:
             raise self._failed(step, background.output, f"exit code {code}, not {step.exit_code}")
         self._check_shown(step, background.output)
+
+    def _begin_afresh(self, step: Step) -> None:
+        self._stop_all()
+        self._python = None
+        self._folder = Path(tempfile.mkdtemp(prefix="afresh-", dir=self._folder.parent))
 
     # -- helpers -----------------------------------------------------------------------------------------------------
 

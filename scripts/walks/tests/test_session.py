@@ -69,6 +69,18 @@ def test_processes_go_on_and_are_stopped_like_by_ctrl_c(walk):
     )
 
 
+def test_a_reader_begins_afresh(walk):
+    program = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+    walk(
+        Step(1, "start", "", f"{sys.executable} -c '{program}' | tee ~/pid", until=("\n",)),
+        Step(2, "python", "", "number = 7"),
+        Step(3, "run", "", "touch file"),
+        Step(4, "afresh", ""),
+        Step(5, "run", "", "echo files: $(ls).; kill -0 $(cat ~/pid)", exit_code=1, shows=("files: .",)),
+        Step(6, "python", "", "assert 'number' not in globals()"),
+    )
+
+
 def test_nothing_is_left_when_a_walk_fails(walk, tmp_path):
     program = "import os, time; open('pid', 'w').write(str(os.getpid())); print('ready', flush=True); time.sleep(600)"
     begin = Step(1, "start", "", f'{sys.executable} -c "{program}"', until=("ready",))
