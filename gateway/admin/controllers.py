@@ -4,7 +4,7 @@ Brokers in controller mode name their controllers in their settings, so a comman
 answers. That works for official brokers and controllers as well.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from gateway.admin.client import AdminClient
 
 Reply = TypeVar("Reply", bound=Header | None)
+Description = ControllerGetMetadataInfoReply | AdminError
+"""The answer of a controller to what it is, or the reason why there is none."""
 
 LOWEST_PRIORITY: Final = (1 << 31) - 1
 """Of a broker that does not set brokerElectionPriority. Source: BrokerConfig, 5.4.0."""
@@ -134,14 +136,8 @@ class ControllerGroup:
     def find_leader(self) -> str:
         """Return the address of the controller that leads. Raises NotReached if none is known to lead."""
         answers = self._describe_all()
-        leads = [address for address, answer in answers.items() if _leads(answer)]
-        named = [
-            answer.controller_leader_address
-            for answer in answers.values()
-            if not isinstance(answer, AdminError) and answer.controller_leader_address
-        ]
-        if leads or named:
-            self._leader = (leads or named)[0]
+        self._leader = _leader_in(answers)
+        if self._leader is not None:
             return self._leader
         problems = [
             f"{address}: {_problem_text(answer)}"
@@ -158,8 +154,8 @@ class ControllerGroup:
             "them run? Try again after some seconds."
         )
 
-    def _describe_all(self) -> dict[str, ControllerGetMetadataInfoReply | AdminError]:
-        def describe(address: str) -> ControllerGetMetadataInfoReply | AdminError:
+    def _describe_all(self) -> dict[str, Description]:
+        def describe(address: str) -> Description:
             try:
                 return self._client.ask(address, ControllerGetMetadataInfo())
             except AdminError as error:
@@ -168,7 +164,10 @@ class ControllerGroup:
         return dict(zip(self.addresses, map_in_threads(self.addresses, describe), strict=True))
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a row for each controller, those included that only the others know."""
+        """Return a row for each controller, those included that only the others know.
+
+        The next request goes to the one that leads, without another search for it.
+        """
         answers = self._describe_all()
         member_ids: dict[str, str] = {}
         for answer in answers.values():
@@ -176,11 +175,10 @@ class ControllerGroup:
                 member_ids |= parse_peers(answer.peers or "")
         unasked = [address for address in member_ids if address not in answers]
         answers |= ControllerGroup(self._client, unasked)._describe_all()
+        self._leader = _leader_in(answers)
         return [self._row(address, answers[address], member_ids.get(address, "")) for address in answers]
 
-    def _row(
-        self, address: str, answer: ControllerGetMetadataInfoReply | AdminError, member_id: str
-    ) -> dict[str, Any]:
+    def _row(self, address: str, answer: Description, member_id: str) -> dict[str, Any]:
         row: dict[str, Any] = {"controller": member_id or None, "address": address, "leads": _leads(answer)}
         if isinstance(answer, AdminError):
             return row | {"group": None, "leader": None, "problem": _problem_text(answer)}
@@ -196,8 +194,19 @@ class ControllerGroup:
         return values.get("enableElectUncleanMaster") == _TRUE
 
 
-def _leads(answer: ControllerGetMetadataInfoReply | AdminError) -> bool:
+def _leads(answer: Description) -> bool:
     return not isinstance(answer, AdminError) and answer.is_leader
+
+
+def _leader_in(answers: Mapping[str, Description]) -> str | None:
+    """Return the address of the controller that says it leads, or else of one that another names; None without."""
+    for address, answer in answers.items():
+        if _leads(answer):
+            return address
+    for answer in answers.values():
+        if not isinstance(answer, AdminError) and answer.controller_leader_address:
+            return answer.controller_leader_address
+    return None
 
 
 def _problem_text(error: AdminError) -> str:

@@ -21,7 +21,7 @@ from gateway.commands import cli
 from gateway.controller.broker_set import BrokerSet
 from gateway.controller.election import choose_successor, key_of
 from gateway.controller.liveness import Heartbeat, Liveness
-from remoting.requests.controller import ControllerElectMaster
+from remoting.requests.controller import ControllerElectMaster, ControllerGetMetadataInfo
 
 ONE, TWO, THREE = map(address_of, (1, 2, 3))
 
@@ -229,6 +229,15 @@ def test_health_checks_controllers_and_replicas(monkeypatch: pytest.MonkeyPatch)
     passed, detail = checks["controllers c0:9878, c1:9878, c2:9878", "one of them leads"]
     assert not passed
     assert "no controller leads at present" in detail
+
+
+def test_health_asks_each_controller_once_which_one_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = ControlledCluster()
+    health(cluster, monkeypatch)
+    asked = [
+        address for address, request in cluster.requests if isinstance(request, ControllerGetMetadataInfo)
+    ]
+    assert sorted(asked) == sorted(CONTROLLERS)
 
 
 def test_health_of_brokers_without_a_controller_has_no_such_checks(monkeypatch: pytest.MonkeyPatch) -> None:
