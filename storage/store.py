@@ -106,6 +106,12 @@ def _is_of_official_broker(abort: bytes | None) -> bool:
     return abort is not None and (not abort or abort.isdigit())
 
 
+def may_have_lost_power(files: Files, abort: bytes | None) -> bool:
+    """Tell whether what was not flushed may be lost: the abort file, of this content, does not name this boot."""
+    boot = files.boot_id().encode()
+    return abort is not None and (not boot or abort != boot)
+
+
 class MessageStore:
     """Commit log, consume queues, index and checkpoint of one broker, in the official file formats.
 
@@ -184,8 +190,7 @@ class MessageStore:
         # was not flushed may be lost; so it may be where a failed flush or a rebuild has replaced that name.
         last_boot = self.files.read_small(self.config.abort_path)
         self.crashed = crashed = last_boot is not None
-        boot = self.files.boot_id().encode()
-        power_cut = crashed and (not boot or last_boot != boot)
+        power_cut = may_have_lost_power(self.files, last_boot)
         self.was_killed = crashed and not power_cut
         if crashed:
             log.warning("store was not closed cleanly, recovering", extra={"root": self.config.root})

@@ -8,6 +8,7 @@ from typing import Final
 
 from codec.topics import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_GROUP
 from gateway.auth.access_control import Accounts
+from gateway.broker.assembly.crash_mark import Crash, CrashMark
 from gateway.broker.broker import Broker
 from gateway.broker.consumers.broadcast_offsets import BroadcastOffsets
 from gateway.broker.consumers.broker_tables import BrokerTables
@@ -71,7 +72,7 @@ from storage.confirmed_store import ConfirmedStore
 from storage.errors import StoreFull
 from storage.files import DiskFiles, Files, MemoryFiles
 from storage.staged_files import StagedFiles
-from storage.store import MessageStore
+from storage.store import MessageStore, may_have_lost_power
 from storage.timer_store import TimerStore, TimerStoreConfig
 
 EXPECTED_TABLES = ("topics.json", "subscriptionGroup.json", "consumerOffset.json", "delayOffset.json")
@@ -112,10 +113,7 @@ class BrokerBuilder:
         self._accounts = accounts
         self._links = links
         self._ha_access = ha_access
-        self._has_lost_power = False
-        # True after a crash until delayed messages are delivered. A broker that a controller has yet to give its role
-        # opens its store as a slave does and closes it cleanly, before it leads.
-        self._has_crashed = False
+        self._crash_mark: CrashMark | None = None
 
     def build(self, config: BrokerConfig) -> Broker:
         """Open the store, recovering it if needed, and connect the parts. Raises OSError, CorruptionError."""
@@ -146,11 +144,23 @@ class BrokerBuilder:
 
     def _open_store(self, config: BrokerConfig) -> MessageStore:
         store_config = self.store_config(config)
+        abort = self.files.read_small(store_config.abort_path)
+        if may_have_lost_power(self.files, abort):
+            self._crashes(config).note(Crash(was_unclean=True, lost_power=True))
         store_class = ConfirmedStore if store_config.awaits_confirmation else MessageStore
         return store_class.open(store_config, self.files, self._clock)
 
+    def _crashes(self, config: BrokerConfig) -> CrashMark:
+        """Return the crashes that are not dealt with. Without a controller all are, before the store is closed."""
+        if self._crash_mark is None:
+            config_path = "" if config.controlled is None else self.store_config(config).config_path
+            self._crash_mark = CrashMark(self.files, config_path)
+        return self._crash_mark
+
     def _connect(self, config: BrokerConfig, store: MessageStore) -> Broker:
-        self._has_crashed |= store.crashed
+        crashes = self._crashes(config)
+        if store.crashed:
+            crashes.note(Crash(was_unclean=True))
         table_file = partial(self._table_file, store)
         epochs = self._open_epochs(config, store)
         rule = _in_sync_rule(config, store, epochs)
@@ -174,14 +184,18 @@ class BrokerBuilder:
                 table_file,
                 self._process_values,
                 self._reactor.seconds_since_readable if self._reactor else lambda: 0.0,
-                has_crashed=self._has_crashed,
+                has_crashed=crashes.crash.was_unclean,
             )
         except BaseException:
             services.group_commit.close()
             raise
         if config.controlled is not None and config.role is Role.MASTER:
             broker.topics.begin_epoch(config.controlled.master_epoch)
-        self._has_crashed &= config.is_undecided or broker.delay_service.awaits_confirmation
+        if not config.is_undecided:
+            crashes.settle(
+                is_master=config.role is Role.MASTER,
+                awaits_confirmation=broker.delay_service.awaits_confirmation,
+            )
         replication.confirmation = confirmation
         if confirmation is not None:
             _watch_confirmation(broker, confirmation)
@@ -196,7 +210,6 @@ class BrokerBuilder:
         A master that still has the epoch of before begins it anew after a loss of power, which may have cost it its
         last messages: an official slave would not notice. Raises StoreFull, OSError.
         """
-        self._has_lost_power |= store.crashed and not store.was_killed
         if config.controlled is None:
             return None
         end, master_epoch = store.max_physical_offset, config.controlled.master_epoch
@@ -204,9 +217,8 @@ class BrokerBuilder:
         epochs.trim(end)
         if config.role is Role.MASTER:
             goes_on = epochs.newest is not None and epochs.newest.epoch == master_epoch
-            if not goes_on or self._has_lost_power:
+            if not goes_on or self._crashes(config).crash.lost_power:
                 epochs.append(master_epoch, end)
-                self._has_lost_power = False
         return epochs
 
     def _table_file(self, store: MessageStore, name: str) -> ConfigFile:

@@ -60,7 +60,7 @@ RECOVERY_DEFECTS: Final = (
         Law.NOTHING_INVENTED,
         change(
             STORE,
-            "        power_cut = crashed and (not boot or last_boot != boot)\n",
+            "        power_cut = may_have_lost_power(self.files, last_boot)\n",
             "        power_cut = False\n",
         ),
         (TEST_RECOVERY,),

@@ -81,6 +81,30 @@ def test_after_a_loss_of_power_the_same_epoch_begins_anew(loses_power: bool) -> 
     assert epochs_of(builds.build(configure(SYNC_MASTER, 1))) == [(1, end if loses_power else 0)]
 
 
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_loss_of_power_is_remembered_if_the_broker_ends_before_it_has_a_role(is_killed: bool) -> None:
+    files = CrashFiles()
+    master = builder(files).build(configure(SYNC_MASTER, 1))
+    store_message(master)
+    master.store.write_checkpoint()
+    store_message(master)
+    files = files.crash(random.Random(2), lose_unflushed=True)
+    undecided = builder(files).build(configure(SLAVE, 0))
+    end = undecided.store.max_physical_offset
+    if is_killed:
+        files = files.crash(random.Random(3), lose_unflushed=False)
+    else:
+        undecided.store.close()
+    builds = builder(files)
+    builds.build(configure(SLAVE, 0)).store.close()
+    master = builds.build(configure(SYNC_MASTER, 1))
+    assert epochs_of(master) == [(1, end)]
+    store_message(master)
+    master.store.close()
+    # It is dealt with.
+    assert epochs_of(builder(files).build(configure(SYNC_MASTER, 1))) == [(1, end)]
+
+
 def test_epochs_of_lost_messages_are_forgotten() -> None:
     files = CrashFiles()
     master = builder(files).build(configure(SYNC_MASTER, 1))

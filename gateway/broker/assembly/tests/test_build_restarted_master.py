@@ -61,8 +61,10 @@ def deliver_unconfirmed(files: CrashFiles, clock: FakeClock) -> Broker:
     return master
 
 
+@pytest.mark.parametrize("stops", [0, 1, 2])
 @pytest.mark.parametrize("all_ack", [False, True])
-def test_a_killed_master_delivers_no_delayed_message_twice(all_ack: bool) -> None:
+def test_a_killed_master_delivers_no_delayed_message_twice(all_ack: bool, stops: int) -> None:
+    """Also if it is started again, and stopped cleanly before it has a role."""
     files, clock = CrashFiles(), FakeClock()
     master = builder(files, clock).build(configure({2}, all_ack=all_ack))
     send_delayed(master, b"delivered")
@@ -72,9 +74,22 @@ def test_a_killed_master_delivers_no_delayed_message_twice(all_ack: bool) -> Non
     send_delayed(master, b"waiting")
     clock.pass_ms(5_000)
     files = files.crash(random.Random(1), lose_unflushed=False)
+    for _ in range(stops):
+        builder(files, clock).build(configure({2}, epoch=0, all_ack=all_ack)).store.close()
     master = restart(files, clock, {2}, all_ack=all_ack)
     master.delay_service.deliver_due(clock.now_ms())
     assert master.store.max_offset("t", 0) == 2
+    assert files.read_small("/b/config/unsettledCrash.json") is None
+
+
+def test_deliveries_wait_for_confirmation_after_a_clean_stop_as_well() -> None:
+    files, clock = CrashFiles(), FakeClock()
+    end = deliver_unconfirmed(files, clock).store.max_physical_offset
+    files = files.crash(random.Random(1), lose_unflushed=False)
+    restart(files, clock, {2, 3}, all_ack=True).store.close()
+    master = restart(files, clock, {2, 3}, all_ack=True)
+    master.delay_service.deliver_due(clock.now_ms())
+    assert master.store.max_physical_offset == end
 
 
 def test_deliveries_wait_until_what_was_stored_before_the_crash_is_confirmed() -> None:
