@@ -24,12 +24,13 @@ FindTroubles = Callable[[], Awaitable[list[str]]]
 """Returns what is wrong in broker processes, as text, and soon."""
 
 
-def failing_tasks(supervisors: Iterable[TaskSupervisor]) -> list[str]:
-    """Return the failing background tasks, as text."""
+def failing_tasks(supervisors: Iterable[TaskSupervisor], excluded: str = "") -> list[str]:
+    """Return the failing background tasks, as text, but for that of a name."""
     return [
         f"{tasks.part}: {health.name} ({health.failures_in_a_row} times in a row: {health.last_error})"
         for tasks in supervisors
         for health in tasks.failing
+        if health.name != excluded
     ]
 
 
@@ -49,11 +50,14 @@ class Readiness:
         self._find_troubles = find_troubles
         self.is_stopping = False
 
-    async def report(self, _: dict[str, Any]) -> dict[str, Any]:
-        """Return the answer of `/readyz`. Raises ConsoleError (503), which names failing tasks and broker processes."""
+    async def report(self, query: dict[str, Any]) -> dict[str, Any]:
+        """Return the answer of `/readyz`. Raises ConsoleError (503), which names failing tasks and broker processes.
+
+        ``exclude`` in the query is the name of a task of this process that may fail.
+        """
         if self.is_stopping:
             raise ConsoleError("stopping", 503)
-        if failing := failing_tasks(self._supervisors()):
+        if failing := failing_tasks(self._supervisors(), query.get("exclude", "")):
             raise ConsoleError(f"background tasks fail: {'; '.join(failing)}", 503)
         if troubles := await self._find_troubles():
             raise ConsoleError(f"broker processes are not ready: {'; '.join(troubles)}", 503)

@@ -156,6 +156,18 @@ class ControlledRoles:
         """Show why the broker has no role, or stores nothing; "" if all is well."""
         self._service.note_controllers(reason)
 
+    def note_membership(self, *, is_member: bool) -> bool:
+        """Show whether a slave is one of the replicas in sync, as the controllers say; return whether it is."""
+        slave, settings = self._service.broker.replication.slave, self.config.replication
+        problem = ""
+        if slave is not None and not settings.async_learner:  # a learner never is one of them
+            if not slave.follower.is_copying:
+                problem = f"this slave is not connected to its master {self._master_address}"
+            elif not is_member:
+                problem = "the controllers do not count this slave among the replicas in sync: it has not caught up yet"
+        self._service.note_in_sync(problem)
+        return not problem
+
     # -- roles --------------------------------------------------------------------------------------------------------
 
     @property

@@ -86,6 +86,9 @@ ROLE_CHANGE: Final = "change of role"
 NAME_OWNER: Final = "ownership of the broker name"
 CONTROLLERS: Final = "role given by controllers"
 """The name under which a broker that has no role, or no lease, is shown beside background tasks."""
+IN_SYNC: Final = "in-sync"
+"""The name under which a slave that its controllers do not count among the replicas in sync is shown. Probes that must
+not wait for that leave it out by this name (`/readyz?exclude=in-sync`)."""
 COPYING: Final = "copying the master"
 """The name under which a slave that cannot copy is shown beside background tasks."""
 MAX_CHANGES: Final = 8
@@ -104,6 +107,10 @@ class ReplicationTrouble(Exception):
 
 class NotConfirmed(Exception):
     """No controller has given the broker a role, or confirms it."""
+
+
+class NotInSync(Exception):
+    """The slave would not be elected, because it may lack messages."""
 
 
 class PartsReplaced(Exception):
@@ -175,6 +182,7 @@ class BrokerService:
         )
         self._check_appends(broker)
         self._controllers_reason = ""
+        self._sync_problem = ""
         self._ha_listeners = list(ha_listeners)
         self._builder = builder
         self._guard = guard
@@ -528,6 +536,7 @@ class BrokerService:
         elif self._has_unsaved_tables:
             self._persist_tables()
         self.tasks.settle_all()
+        self._show_in_sync()
         return await self._builder.rebuild(config, change.between)
 
     def _adopt(self, broker: Broker) -> None:
@@ -573,6 +582,20 @@ class BrokerService:
                 "role not confirmed", extra={"broker": self.broker.config.broker_name, "reason": reason}
             )
         self._controllers_reason = reason
+
+    def note_in_sync(self, problem: str) -> None:
+        """Show in `/readyz` that a slave is not one of the replicas in sync; "" if it is, or is none.
+
+        An update of several replicas, one after the other, waits for that.
+        """
+        if problem == self._sync_problem:
+            return
+        self._sync_problem = problem
+        self._show_in_sync()
+        log.info("replica not in sync" if problem else "replica in sync", extra={"reason": problem})
+
+    def _show_in_sync(self) -> None:
+        self.tasks.record_outcome(IN_SYNC, NotInSync(self._sync_problem) if self._sync_problem else None)
 
     async def apply_copied_progress(self) -> None:
         """Apply the master's progress that waits for the queues, before a promotion: otherwise work is repeated."""

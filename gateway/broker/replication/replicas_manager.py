@@ -68,6 +68,8 @@ MAX_REPORT_INTERVAL_S: Final = 1.0
 LEASE_CHECK_S: Final = 0.5
 """Time between two looks at whether a master has lost its lease, to show it. Each request looks by itself."""
 ROLE_POLL_S: Final = 0.02
+NOT_IN_SYNC_POLL_S: Final = 1.0
+"""Longest time between two questions of a slave that is not in sync: somebody may wait for it to be."""
 REFUSED_PAUSE_S: Final = 1.0
 """Pause after a refused set of replicas in sync."""
 FAILURES: Final = (OSError, RemotingClosed, RemotingTimeout, RequestError, NoLeader, trio.TooSlowError)
@@ -138,6 +140,12 @@ class ManagedBroker(Protocol):
     def note_state(self, reason: str) -> None:
         """Show why the broker has no role, or stores nothing; "" if all is well."""
 
+    def note_membership(self, *, is_member: bool) -> bool:
+        """Show whether a slave is one of the replicas in sync, as the controllers say; return whether it is.
+
+        One that is not connected to its master is not any more, although its master may still have to say so.
+        """
+
 
 class RoleHints:
     """Notifications of controllers that there may be a new master. They only hurry the manager."""
@@ -180,6 +188,7 @@ class ReplicasManager:
         self._to_change = trio.Event()
         self.role = ControlledRole()
         self._is_master = False
+        self._is_in_sync = True
 
     # -- what heartbeats need -----------------------------------------------------------------------------------------
 
@@ -416,7 +425,7 @@ class ReplicasManager:
                 await self._confirm_role(await self._links.wait_for_leader())
             except FAILURES as problem:
                 await self._handle_refusal(problem)
-            await self._hints.signal.wait(period_s)
+            await self._hints.signal.wait(period_s if self._is_in_sync else min(period_s, NOT_IN_SYNC_POLL_S))
 
     async def _handle_refusal(self, problem: Exception) -> None:
         """Register again if the controller does not know the broker name any more."""
@@ -452,6 +461,11 @@ class ReplicasManager:
             self._obey(term if term.master_id is not None else await self._elect())
         elif self._is_master and (reports := self._broker.sync_reports) is not None:
             reports.accepted(term.sync_set, term.sync_set_epoch)
+        elif not self._is_master and term.epoch == self.role.master_epoch:
+            self._note_membership(term.sync_set)
+
+    def _note_membership(self, sync_set: frozenset[int]) -> None:
+        self._is_in_sync = self._broker.note_membership(is_member=self._broker_id in sync_set)
 
     @property
     def _newest_epoch(self) -> int:
@@ -506,6 +520,8 @@ class ReplicasManager:
             await self._broker.follow(role, term.address)
         self.role, self._is_master = role, is_elected
         self._broker.note_state("")
+        self._note_membership(role.sync_set | ({role.broker_id} if is_elected else frozenset()))
+        self._hints.signal.set()
         name = self._broker.config.broker_name
         extra = {"broker": name, "epoch": term.epoch, "broker_id": role.broker_id, "master": term.address}
         if is_elected:

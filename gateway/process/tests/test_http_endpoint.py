@@ -38,6 +38,9 @@ async def test_a_process_is_ready_while_no_task_fails():
     ) as refused:
         await readiness.report({})
     assert refused.value.status == 503
+    assert await readiness.report({"exclude": "save offsets"}) == {"ready": True}
+    with pytest.raises(ConsoleError, match="save offsets"):
+        await readiness.report({"exclude": "in-sync"})
     await tasks.attempt("save offsets", lambda: None)
     assert await readiness.report({}) == {"ready": True}
     readiness.is_stopping = True
@@ -152,7 +155,7 @@ def test_tls_in_each_mode(authority, mode, monkeypatch):
             for told in ("", mode):
                 monkeypatch.setenv("RMQ_GATEWAY_HTTP_TLS", told)
                 monkeypatch.setenv("RMQ_GATEWAY_HTTP_PORT", str(port))
-                assert await trio.to_thread.run_sync(health_probe.main) == 0
+                assert await trio.to_thread.run_sync(health_probe.main, []) == 0
             nursery.cancel_scope.cancel()
 
     trio.run(main)

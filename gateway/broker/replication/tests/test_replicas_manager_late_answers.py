@@ -116,6 +116,9 @@ class PlayedBroker:
     def note_state(self, reason: str) -> None:
         self.states.append(reason)
 
+    def note_membership(self, *, is_member: bool) -> bool:
+        return is_member
+
 
 class Play:
     """A manager with a played controller and a played broker."""

@@ -1,0 +1,77 @@
+"""`/readyz` of brokers under a controller: a slave is not ready while it is not one of the replicas in sync."""
+
+import trio
+
+from gateway.broker.assembly.service import IN_SYNC
+from gateway.broker.assembly.tests.test_controlled_role import master_of, send, wait_for
+from gateway.process.http_endpoint import failing_tasks
+from gateway.tests.cluster import simulated
+from gateway.tests.controlled import controlled
+
+
+def troubles(node):
+    return failing_tasks([node.service.tasks])
+
+
+def is_ready(node):
+    return not troubles(node)
+
+
+@simulated
+async def test_a_restarted_slave_is_ready_when_it_is_in_sync_again(cluster):
+    group, nodes = await controlled(cluster)
+    await wait_for(lambda: all(map(is_ready, nodes)))
+    master = master_of(nodes)
+    slave = next(node for node in nodes if node is not master)
+    slave_id = slave.broker.config.controlled.broker_id
+    await slave.crash()
+    await trio.sleep(2)
+    assert slave_id not in (await group.term()).data.sync_state_set
+    await send(cluster, master, b"while it was away")
+    group.cut.add((slave.address[0], master.address[0]))
+    back = await group.add_broker(slave.address[0], slave.files)
+    assert "it waits for its controllers" in troubles(back)[0]
+    await wait_for(lambda: back.broker.replication.slave is not None and back.broker.config.broker_id > 0)
+    await trio.sleep(3)
+    (problem,) = troubles(back)
+    assert f"{IN_SYNC} (1 times in a row: NotInSync: this slave is not connected to its master" in problem
+    assert not failing_tasks([back.service.tasks], IN_SYNC)
+    group.cut.clear()
+    await wait_for(lambda: is_ready(back), 30)
+    assert slave_id in (await group.term()).data.sync_state_set
+
+
+@simulated
+async def test_a_slave_that_is_connected_waits_for_the_controllers(cluster):
+    group, nodes = await controlled(cluster, 2)
+    await wait_for(lambda: all(map(is_ready, nodes)))
+    master = master_of(nodes)
+    (slave,) = (node for node in nodes if node is not master)
+    # The controller hears nothing of it when it comes back, and refuses to count it.
+    slave_id = slave.broker.config.broker_id
+    await slave.crash()
+    await trio.sleep(2)
+    liveness = group.controller.controller.liveness
+    is_alive = liveness.is_alive
+    liveness.is_alive = lambda key: key.broker_id != slave_id and is_alive(key)
+    back = await group.add_broker(slave.address[0], slave.files)
+    await wait_for(lambda: back.broker.replication.follows_master)
+    await trio.sleep(5)
+    (problem,) = troubles(back)
+    assert "the controllers do not count this slave among the replicas in sync" in problem
+    liveness.is_alive = is_alive
+    # After a refusal its master asks again within a minute.
+    await wait_for(lambda: is_ready(back), 120)
+    assert slave_id in (await group.term()).data.sync_state_set
+
+
+@simulated
+async def test_a_learner_is_ready_without_being_in_sync(cluster):
+    group, nodes = await controlled(cluster, 1)
+    learner = await group.add_broker("10.0.1.9", async_learner=True)
+    await wait_for(
+        lambda: learner.broker.replication.slave is not None and learner.broker.config.broker_id > 0
+    )
+    await trio.sleep(5)
+    assert (await group.term()).data.sync_state_set == [nodes[0].broker.config.controlled.broker_id]
+    assert is_ready(learner)
