@@ -11,6 +11,7 @@
 #   make planted-deviations            deviations from the protocol: the conformance cases must notice
 #   make pairings                      masters and slaves of every kind as processes, through faults (as root)
 #   make failovers                     groups of three brokers under controllers, through faults (as root)
+#   make rolling-restarts              replicas restarted under every kind of controllers and clients
 #   make e2e                           Apache's own tests of 5.x clients, here and officially
 #   make native-fuzz FRAMES=10000000   the same frames to brokers with and without native sends
 #   make native-sanitizers             the same, with AddressSanitizer and UndefinedBehaviorSanitizer
@@ -37,7 +38,7 @@ IMAGE ?= yes
 COMPILE := $(BIN)/python -m compileall -q $(PACKAGES)
 MORE = $(if $(ARGS),-- $(ARGS))
 
-.PHONY: serve native wheel wheels image test check runs run unit types lint format compat compat-official compat-image spark-delta spark-env fuzz laws simulate planted planted-replication planted-deviations planted-native native-fuzz native-sanitizers power-cut pairings e2e failovers \
+.PHONY: serve native wheel wheels image test check runs run unit types lint format compat compat-official compat-image spark-delta spark-env fuzz laws simulate planted planted-replication planted-deviations planted-native native-fuzz native-sanitizers power-cut pairings e2e failovers rolling-restarts \
   bench bench-shadow bench-grpc bench-isolation bench-processes bench-replication bench-scale bench-security bench-upkeep bench-spark docs docs-serve clean
 
 serve: $(VENV)/serve
@@ -144,6 +145,10 @@ pairings: $(VENV)/dev
 # Three brokers of every kind under every kind of controllers, through faults; needs Java, etcd, and root for partitions
 failovers: $(VENV)/dev
 	$(BIN)/python -m tools.failovers $(ARGS)
+
+# Three replicas restarted one after the other under every kind of controllers; needs Java and etcd. About 15 minutes
+rolling-restarts: $(VENV)/dev
+	ROLLING_RESTARTS=all $(BIN)/python -m pytest acceptance/test_rolling_restart.py --endpoint ours $(ARGS)
 
 # The gRPC tests of apache/rocketmq-e2e against this server and the official one; needs Java, Maven and git
 e2e: $(VENV)/dev

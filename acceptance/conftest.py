@@ -2,7 +2,7 @@
 
 import pytest
 
-from acceptance.containers import image  # noqa: F401 - a fixture
+from acceptance.containers import etcd_image, image  # noqa: F401 - fixtures
 from compat_tests.cases.conftest import *  # noqa: F403 - fixtures
 from compat_tests.plugin import register_suite
 

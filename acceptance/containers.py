@@ -21,11 +21,13 @@ from acceptance.debian_base import make_base
 from compat_tests.jars import Unavailable, cache_dir, lock_file
 from compat_tests.plugin import skip_or_fail
 from compat_tests.server import eventually
+from tools.etcd_members import etcd_program
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "scripts" / "build_image.py"
 DOCKERFILE = ROOT / "deploy" / "container" / "Dockerfile"
 TAG = "rocketmq-gateway:case"
+ETCD_TAG = "rocketmq-gateway-etcd:case"
 BUILD_TIMEOUT_S = 900
 PULL_TIMEOUT_S = 120
 ENGINE_START_TIMEOUT_S = 180
@@ -41,6 +43,20 @@ def image() -> str:
     except Unavailable as missing_base:
         pytest.skip(str(missing_base))  # also in CI: an engine may be there, and no registry behind it
     return TAG
+
+
+@pytest.fixture(scope="session")
+def etcd_image(image: str) -> str:
+    """The name of an image of etcd, made of the program on this machine: `image` says that there is an engine."""
+    program = etcd_program()
+    if program is None:
+        skip_or_fail("etcd is not on PATH, of which the image of the case is made")
+    libraries = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout
+    paths = [program, *re.findall(r"(/\S+) \(0x", libraries)]
+    packed = subprocess.run(["tar", "-c", "--dereference", "-P", *paths], capture_output=True, check=True)
+    words = ["docker", "import", "--change", f"ENV PATH={os.path.dirname(program)}", "-", ETCD_TAG]
+    subprocess.run(words, input=packed.stdout, capture_output=True, check=True)
+    return ETCD_TAG
 
 
 def _require_engine() -> None:

@@ -1,5 +1,10 @@
-"""Our broker and an official one under an official controller: each is master and slave of the other in turn."""
+"""Our broker and an official one under a controller: each is master and slave of the other in turn.
 
+The official release is 5.4.0. OFFICIAL_RELEASE=5.5.0 in the environment names another one for the first test, which is
+run under its controller and under ours then.
+"""
+
+import os
 import socket
 import ssl
 import struct
@@ -19,7 +24,7 @@ from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
 from remoting.requests.controller import ControllerGetSyncStateData
 from remoting.requests.ha import GetBrokerEpochCache, GetBrokerHaStatus
 from remoting.requests.offsets import GetMaxOffset
-from tools.official_controllers import ControlledBroker, OfficialController, free_port
+from tools.official_controllers import OFFICIAL_SERVER, ControlledBroker, OfficialController, free_port, leads
 from tools.processes import Gateway
 
 NAME, TOPIC = "broker-a", "Epochs"
@@ -38,20 +43,41 @@ IN_SYNC_S = 90.0
 """An official slave learns the HA address of its master with its registration, every 30 s."""
 
 
-class MixedGroup:
-    """An official controller, a namesrv of ours, an official broker and one of ours."""
+RELEASE = os.environ.get("OFFICIAL_RELEASE", "")
+RUNS = (
+    [(f"server-{RELEASE}", kind) for kind in ("official", "ours")]
+    if RELEASE
+    else [(OFFICIAL_SERVER, "official")]
+)
 
-    def __init__(self, directory: Path, stack: ExitStack) -> None:
-        self._directory, self._stack = directory, stack
+
+class MixedGroup:
+    """A controller, a namesrv of ours, an official broker and one of ours."""
+
+    def __init__(
+        self, directory: Path, stack: ExitStack, profile: str = OFFICIAL_SERVER, controller: str = "official"
+    ) -> None:
+        self._directory, self._stack, self._profile = directory, stack, profile
         self.namesrv = stack.enter_context(namesrv_alone(directory / "n")).namesrv
-        self.controller = stack.enter_context(OfficialController(directory / "c")).address
+        if controller == "official":
+            self.controller = stack.enter_context(
+                OfficialController(directory / "c", profile=profile)
+            ).address
+        else:
+            self.controller = f"127.0.0.1:{free_port()}"
+            arguments = ["--host", "127.0.0.1", "--memory"]
+            arguments += ["--set", f"controllerDLegerPeers=n0-{self.controller}"]
+            stack.enter_context(Gateway(directory / "c", *arguments, command="controller"))
+            eventually(lambda: leads(self.controller), 30)
         self.official = self.new_official("official")
         self._our_port = find_server_ports()[1]
         self.our_process: Gateway | None = None
 
     def new_official(self, name: str) -> ControlledBroker:
         """Return an official broker with a new store."""
-        return ControlledBroker(self._directory / name, self.namesrv, self.controller, SETTINGS)
+        return ControlledBroker(
+            self._directory / name, self.namesrv, self.controller, SETTINGS, profile=self._profile
+        )
 
     @property
     def our_address(self) -> str:
@@ -135,14 +161,19 @@ class MixedGroup:
 
 
 @contextmanager
-def mixed_group(directory: Path) -> Iterator[MixedGroup]:
+def mixed_group(
+    directory: Path, profile: str = OFFICIAL_SERVER, controller: str = "official"
+) -> Iterator[MixedGroup]:
     with ExitStack() as stack, available():
-        yield MixedGroup(directory, stack)
+        yield MixedGroup(directory, stack, profile, controller)
 
 
 @pytest.mark.both_servers
-def test_an_official_broker_and_ours_are_master_and_slave_in_turn(tmp_path: Path) -> None:
-    with mixed_group(tmp_path) as group, group.official:
+@pytest.mark.parametrize(("profile", "controller"), RUNS)
+def test_an_official_broker_and_ours_are_master_and_slave_in_turn(
+    tmp_path: Path, profile: str, controller: str
+) -> None:
+    with mixed_group(tmp_path, profile, controller) as group, group.official:
         group.wait_for_master(group.official.broker)
         # More than one file before there is a slave.
         group.fill(group.official.broker, 2000)

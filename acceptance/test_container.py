@@ -1,6 +1,7 @@
 """The container image, run as its documents say. `containers.py` builds it."""
 
 import json
+import os
 import shutil
 import subprocess
 import urllib.request
@@ -271,6 +272,54 @@ def test_compose_file_starts_and_its_services_reach_the_broker(image: str, tmp_p
         assert ended.returncode == 0, ended.stderr
 
 
+def replica_rows(container: Container) -> list[dict[str, Any]]:
+    """Return the rows of `cluster replicas`; nothing while there is no master."""
+    words = ["docker", "exec", container.name, "rmq-gateway", "cluster", "replicas", "--json"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    return list(json.loads(done.stdout)) if done.returncode == 0 else []
+
+
+def test_replicas_of_the_compose_file_replace_a_killed_master(
+    image: str, etcd_image: str, tmp_path: Path
+) -> None:
+    """Of deploy/compose-ha.yaml: three brokers, three namesrvs with controllers, three members of etcd."""
+    example = yaml.safe_load((DEPLOY / "compose-ha.yaml").read_text())
+    for name, service in example["services"].items():
+        service["image"] = etcd_image if name.startswith("etcd") else image
+    (tmp_path / "compose.yaml").write_text(yaml.safe_dump(example))
+    project = f"case-ha-{os.getpid()}"
+    compose = [*find_compose(), "--project-name", project, "--file", str(tmp_path / "compose.yaml")]
+    try:
+        started = subprocess.run([*compose, "up", "-d"], capture_output=True, text=True, check=False)
+        assert started.returncode == 0, started.stderr
+        brokers = {name: find_container(f"{project}.{name}") for name in ("broker-0", "broker-1", "broker-2")}
+
+        def masters_in_sync(container: Container, count: int) -> list[str]:
+            rows = replica_rows(container)
+            if sum(row["inSync"] for row in rows) < count:
+                return []
+            return [row["address"].partition(":")[0] for row in rows if row["role"] == "master"]
+
+        (old,) = eventually(lambda: masters_in_sync(brokers["broker-0"], 3), 120, every_s=1)
+        witness = next(container for name, container in brokers.items() if name != old)
+        command = ("exec", witness.name, "rmq-gateway")
+        docker(*command, "topic", "create", "orders")
+        docker(*command, "produce", "orders", "before")
+        docker("kill", brokers[old].name)
+        (new,) = eventually(
+            lambda: [name for name in masters_in_sync(witness, 2) if name != old], 60, every_s=1
+        )
+        docker(*command, "produce", "orders", "after")
+        assert docker(*command, "consume", "orders").splitlines() == ["before", "after"]
+        docker("start", brokers[old].name)
+        eventually(lambda: masters_in_sync(witness, 3) == [new], 120, every_s=1)
+        for container in brokers.values():
+            assert "Traceback" not in container.logs()
+    finally:
+        ended = subprocess.run([*compose, "down", "--volumes"], capture_output=True, text=True, check=False)
+        assert ended.returncode == 0, ended.stderr
+
+
 def find_container(name: str) -> Container:
     (found,) = docker("ps", "--all", "--quiet", "--filter", f"name={name}").splitlines()
     return Container(found)
@@ -328,7 +377,9 @@ def test_kubernetes_file_of_three_machines_is_valid_and_spreads_replicas() -> No
             assert "readinessProbe" in container
             (mount,) = container["volumeMounts"]
             assert mount["mountPath"] == "/data"
-    assert [container["name"] for container in sets["rocketmq"]["template"]["spec"]["containers"]] == [
-        "namesrv",
-        "broker",
-    ]
+    namesrv, broker = sets["rocketmq"]["template"]["spec"]["containers"]
+    assert (namesrv["name"], broker["name"]) == ("namesrv", "broker")
+    probe = ["python3", "-m", "gateway.process.health_probe"]
+    # An update waits for a slave to be in sync, and nothing restarts it meanwhile.
+    assert broker["readinessProbe"]["exec"]["command"] == probe
+    assert broker["startupProbe"]["exec"]["command"] == [*probe, "--exclude", "in-sync"]

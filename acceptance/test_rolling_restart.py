@@ -1,23 +1,34 @@
-"""A rolling restart of three brokers under a controller, and planned changes of the master, beside stock producers."""
+"""A rolling restart of three brokers under a controller, and planned changes of the master, beside stock producers.
 
+CI runs few combinations of controllers and clients; `make rolling-restarts` runs all.
+"""
+
+import os
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
 from acceptance.test_cluster import available
+from acceptance.test_controller import require_etcd
 from acceptance.test_roles import read_all, run_command
+from compat_tests.cases.grpc_fixtures import start_grpc_driver
 from compat_tests.clients.driver import JavaDriver
-from compat_tests.clients.java_api import JavaClient, JavaProducer
+from compat_tests.clients.grpc_api import StockGrpcClient
+from compat_tests.clients.java_api import JavaClient
 from compat_tests.clients.typed import connect, has_route, topic_request
 from compat_tests.server import eventually
 from remoting.bodies.ha import ReplicasInfo
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
 from remoting.requests.controller import ControllerGetSyncStateData
+from tools.failovers.cluster import ETCD_CONTROLLERS, ControllerKind, Controllers
+from tools.failovers.network import OneMachine
 from tools.official_controllers import free_port
 from tools.processes import Gateway
 
@@ -28,15 +39,38 @@ STOP_S = 60.0
 """Longest time for which a broker that was master takes to stop: it passes messages on for 35 s."""
 
 
-class Group:
-    """A namesrv with a controller in its process, and three brokers of one name."""
+IN_NAMESRV, ETCD, OFFICIAL = "in the namesrv", "ours with etcd", "official"
+CONTROLLERS = {
+    ETCD: ETCD_CONTROLLERS,
+    OFFICIAL: ControllerKind("official", 1, is_ours=False),
+}
+"""Controllers in processes of their own."""
+GRPC = "gRPC"
+"""The stock Java client of 5.x that speaks gRPC, through `rmq-gateway proxy`."""
+COMBINATIONS = [
+    (controllers, client)
+    for controllers in (IN_NAMESRV, ETCD, OFFICIAL)
+    for client in ("client-4.9", "client-5.5", GRPC)
+]
+IN_CI = [(IN_NAMESRV, "client-4.9"), (IN_NAMESRV, "client-5.5"), (ETCD, GRPC)]
+RUNS = COMBINATIONS if os.environ.get("ROLLING_RESTARTS") == "all" else IN_CI
 
-    def __init__(self, directory: Path, stack: ExitStack) -> None:
+
+class Group:
+    """A namesrv and three brokers of one name, under controllers of a kind."""
+
+    def __init__(self, directory: Path, stack: ExitStack, controllers: str = IN_NAMESRV) -> None:
         self._directory = directory
         self._stack = stack
-        self.controller = f"127.0.0.1:{free_port()}"
-        arguments = ["--host", "127.0.0.1", "--memory", "--set", "enableControllerInNamesrv=true"]
-        arguments += ["--set", f"controllerDLegerPeers=n0-{self.controller}"]
+        arguments = ["--host", "127.0.0.1", "--memory"]
+        if controllers == IN_NAMESRV:
+            self.controllers = [f"127.0.0.1:{free_port()}"]
+            arguments += ["--set", "enableControllerInNamesrv=true"]
+            arguments += ["--set", f"controllerDLegerPeers=n0-{self.controllers[0]}"]
+        else:
+            processes = Controllers(CONTROLLERS[controllers], OneMachine(), directory, stack)
+            processes.start_all()
+            self.controllers = processes.addresses
         self.namesrv = stack.enter_context(Gateway(directory / "n", *arguments, command="namesrv")).namesrv
         self._ports = [free_port() for _ in range(COUNT)]
         self.brokers = [self.start(index) for index in range(COUNT)]
@@ -49,8 +83,9 @@ class Group:
             "brokerName": NAME,
             "brokerIP1": "127.0.0.1",
             "enableControllerMode": "true",
-            "controllerAddr": self.controller,
+            "controllerAddr": ";".join(self.controllers),
             "allAckInSyncStateSet": "true",
+            "httpPort": "0",
             "shutdownWaitTimeSeconds": str(round(STOP_S)),
         }
         for name, value in settings.items():
@@ -58,21 +93,33 @@ class Group:
         return self._stack.enter_context(Gateway(directory, *options, command="broker"))
 
     def restart(self, index: int) -> None:
-        """Stop a broker as an upgrade does, and start it again."""
+        """Stop a broker as an upgrade does, start it again, and wait until it is ready, as a StatefulSet does."""
         assert self.brokers[index].stop(STOP_S + 10) == 0
         self.brokers[index] = self.start(index)
+        eventually(lambda: self.is_ready(index), SYNC_S)
+        assert self.address(index) in {replica.broker_address for replica in self.replicas().in_sync_replicas}
+
+    def is_ready(self, index: int) -> bool:
+        """Ask `/readyz` of a broker."""
+        try:
+            with urllib.request.urlopen(f"http://{self.brokers[index].ready['http']}/readyz", timeout=5):
+                return True
+        except (urllib.error.URLError, TimeoutError):
+            return False
 
     def address(self, index: int) -> str:
         return f"127.0.0.1:{self._ports[index]}"
 
     def replicas(self) -> ReplicasInfo:
-        try:
-            with connect(self.controller, timeout_s=3) as controller:
-                request = ControllerGetSyncStateData()
-                request.body = f'["{NAME}"]'.encode()
-                return controller.ask(request).data.replicas_info_table.get(NAME, ReplicasInfo())
-        except GONE:
-            return ReplicasInfo()
+        request = ControllerGetSyncStateData()
+        request.body = f'["{NAME}"]'.encode()
+        for address in self.controllers:
+            try:
+                with connect(address, timeout_s=3) as controller:
+                    return controller.ask(request).data.replicas_info_table.get(NAME, ReplicasInfo())
+            except GONE:
+                continue  # it does not lead
+        return ReplicasInfo()
 
     @property
     def master(self) -> int:
@@ -86,9 +133,11 @@ class Group:
 
 
 @contextmanager
-def group(directory: Path) -> Iterator[Group]:
-    with ExitStack() as stack:
-        running = Group(directory, stack)
+def group(directory: Path, controllers: str = IN_NAMESRV) -> Iterator[Group]:
+    if controllers == ETCD:
+        require_etcd()
+    with ExitStack() as stack, available():
+        running = Group(directory, stack, controllers)
         eventually(running.are_in_sync, SYNC_S)
         with connect(running.address(running.master)) as master:
             master.ask(topic_request(TOPIC, QUEUES))
@@ -97,10 +146,31 @@ def group(directory: Path) -> Iterator[Group]:
         yield running
 
 
+class Producer(Protocol):
+    """A stock producer; of a remoting client or of one that speaks gRPC."""
+
+    def send(self, *messages: dict[str, Any]) -> list[dict[str, Any]]: ...
+
+
+@contextmanager
+def stock_producer(client: str, namesrv: str, directory: Path) -> Iterator[Producer]:
+    """Run a producer with the default number of retries."""
+    with ExitStack() as stack:
+        if client != GRPC:
+            driver = stack.enter_context(closing(JavaDriver(client, namesrv)))
+            yield stack.enter_context(JavaClient(driver, client).producer("p"))
+            return
+        arguments = ("--namesrv", namesrv, "--host", "127.0.0.1")
+        proxy = stack.enter_context(Gateway(directory / "proxy", *arguments, command="proxy"))
+        java = stack.enter_context(closing(start_grpc_driver("")))
+        yield stack.enter_context(StockGrpcClient(java, proxy.ready["grpc"]).producer(TOPIC))
+        assert "Traceback" not in proxy.output()
+
+
 class Sending:
     """A thread that sends numbered messages with a stock producer until the block ends, or until the first error."""
 
-    def __init__(self, producer: JavaProducer) -> None:
+    def __init__(self, producer: Producer) -> None:
         self._producer = producer
         self._is_over = threading.Event()
         self.sent: list[dict[str, Any]] = []
@@ -134,19 +204,18 @@ class Sending:
     def check(self) -> None:
         """Assert that every message so far was stored by all replicas in sync."""
         assert self.failure is None, str(self.failure)
-        statuses = {result["status"] for result in self.sent}
+        # A client that speaks gRPC returns a receipt only if all is well.
+        statuses = {result.get("status", "SEND_OK") for result in self.sent}
         assert statuses == {"SEND_OK"}, statuses
 
 
 @pytest.mark.both_servers
-@pytest.mark.parametrize("profile", ["client-4.9", "client-5.5"])
-def test_a_rolling_restart_fails_no_send(tmp_path: Path, profile: str) -> None:
+@pytest.mark.parametrize(("controllers", "client"), RUNS)
+def test_a_rolling_restart_fails_no_send(tmp_path: Path, controllers: str, client: str) -> None:
     """Its producer has the default number of retries, and a route that is up to 30 s old."""
     with (
-        group(tmp_path) as running,
-        available(),
-        closing(JavaDriver(profile, running.namesrv)) as driver,
-        JavaClient(driver, profile).producer("p") as producer,
+        group(tmp_path, controllers) as running,
+        stock_producer(client, running.namesrv, tmp_path) as producer,
     ):
         with Sending(producer) as sending:
             sending.wait_for(100)
@@ -169,9 +238,7 @@ def test_a_rolling_restart_fails_no_send(tmp_path: Path, profile: str) -> None:
 def test_the_command_changes_the_master_without_a_failed_send(tmp_path: Path) -> None:
     with (
         group(tmp_path) as running,
-        available(),
-        closing(JavaDriver("client-5.5", running.namesrv)) as driver,
-        JavaClient(driver, "client-5.5").producer("p") as producer,
+        stock_producer("client-5.5", running.namesrv, tmp_path) as producer,
     ):
         with Sending(producer) as sending:
             sending.wait_for(100)

@@ -17,6 +17,7 @@ from compat_tests.server import eventually
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
 from remoting.requests.controller import ControllerGetMetadataInfo
 
+OFFICIAL_SERVER = "server-5.4"
 CONTROLLER_HEAP = "-Xms64m -Xmx256m -XX:MaxDirectMemorySize=256m"
 START_TIMEOUT_S = 90.0
 CONTROLLER_MODE = {
@@ -41,9 +42,10 @@ def launch_controller(
     member_id: str,
     settings: Mapping[str, str] | None = None,
     prefix: tuple[str, ...] = (),
+    profile: str = OFFICIAL_SERVER,
 ) -> ChildProcess:
     """Start an official controller, which is the member `member_id` of `peers`, on the state in the directory."""
-    fetch_jars("server-5.4")
+    fetch_jars(profile)
     directory.mkdir(parents=True, exist_ok=True)
     lines = {
         "controllerDLegerGroup": "group",
@@ -58,7 +60,7 @@ def launch_controller(
     home = directory / "home"
     home.mkdir(exist_ok=True)
     command = java_command(
-        "server-5.4",
+        profile,
         "org.apache.rocketmq.controller.ControllerStartup",
         home,
         heap=f"{CONTROLLER_HEAP} {QUICK_START}",
@@ -72,14 +74,14 @@ def launch_controller(
 
 def launch_namesrv(directory: Path, host: str, port: int) -> ChildProcess:
     """Start an official namesrv, and return when its port is open."""
-    fetch_jars("server-5.4")
+    fetch_jars(OFFICIAL_SERVER)
     home = directory / "home"
     home.mkdir(parents=True, exist_ok=True)
     conf = directory / "namesrv.conf"
     lines = {"listenPort": port, "bindAddress": "0.0.0.0", "kvConfigPath": directory / "kvConfig.json"}
     conf.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
     command = java_command(
-        "server-5.4",
+        OFFICIAL_SERVER,
         "org.apache.rocketmq.namesrv.NamesrvStartup",
         home,
         heap=f"{NAMESRV_HEAP} {QUICK_START}",
@@ -101,9 +103,11 @@ def is_open(host: str, port: int) -> bool:
 class OfficialController:
     """One official controller, with DLedger, that leads itself."""
 
-    def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, directory: Path, settings: Mapping[str, str] | None = None, *, profile: str = OFFICIAL_SERVER
+    ) -> None:
         self.address = f"127.0.0.1:{free_port()}"
-        self.child = launch_controller(directory, f"n0-{self.address}", "n0", settings)
+        self.child = launch_controller(directory, f"n0-{self.address}", "n0", settings, profile=profile)
 
     def __enter__(self) -> Self:
         eventually(lambda: leads(self.address), START_TIMEOUT_S)
@@ -125,7 +129,7 @@ def leads(address: str) -> bool:
 
 
 class UndecidedBroker(OfficialEndpoint):
-    """An official broker 5.4.0 whose role is decided after its start, which does not wait for it."""
+    """An official broker whose role is decided after its start, which does not wait for it."""
 
     def __init__(
         self,
@@ -136,8 +140,9 @@ class UndecidedBroker(OfficialEndpoint):
         host: str = "127.0.0.1",
         jvm: str = QUICK_START,
         prefix: tuple[str, ...] = (),
+        profile: str = OFFICIAL_SERVER,
     ) -> None:
-        super().__init__(settings, directory, namesrv=namesrv, jvm=jvm, prefix=prefix)
+        super().__init__(settings, directory, namesrv=namesrv, jvm=jvm, prefix=prefix, profile=profile)
         self.host = host
 
     def start(self) -> None:
@@ -155,7 +160,7 @@ class UndecidedBroker(OfficialEndpoint):
 
 
 class ControlledBroker(UndecidedBroker):
-    """An official broker 5.4.0 in controller mode."""
+    """An official broker in controller mode."""
 
     def __init__(
         self,
@@ -167,6 +172,7 @@ class ControlledBroker(UndecidedBroker):
         host: str = "127.0.0.1",
         jvm: str = QUICK_START,
         prefix: tuple[str, ...] = (),
+        profile: str = OFFICIAL_SERVER,
     ) -> None:
         merged = {**CONTROLLER_MODE, "controllerAddr": controllers, **settings}
-        super().__init__(directory, namesrv, merged, host=host, jvm=jvm, prefix=prefix)
+        super().__init__(directory, namesrv, merged, host=host, jvm=jvm, prefix=prefix, profile=profile)
