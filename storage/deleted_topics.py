@@ -16,7 +16,8 @@ about to happen, so that the broker, when it starts after a kill between the two
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final
 
 from codec import fastjson
@@ -49,6 +50,8 @@ class DeletedTopics:
         # Of the file of queue ends, for moments only: the event loop must not wait for the disk.
         self._ends_lock = threading.Lock()
         self.deletions_begun = 0
+        # Number of deletions that are under way: queues that are about to go are still listed.
+        self._unfinished = 0
         self._deletions = self._read()
         self._announced_path = f"{root}/{ANNOUNCED_FILE_NAME}"
         self.announced = self._read_announced()
@@ -94,8 +97,24 @@ class DeletedTopics:
         ``write_ends`` must not wait for the disk.
         """
         with self._ends_lock:
-            if self.deletions_begun == deletions_begun:
+            if self.deletions_begun == deletions_begun and not self._unfinished:
                 write_ends()
+
+    @contextmanager
+    def hold_queue_ends(self) -> Iterator[None]:
+        """Have no file of queue ends written until queues that are to go are gone. Thread safe.
+
+        A crash would otherwise let a later topic of the name continue at the end of the deleted one.
+        """
+        with self._ends_lock:
+            self._unfinished += 1
+        try:
+            yield
+        finally:
+            with self._ends_lock:
+                self._unfinished -= 1
+                # Whoever read the ends meanwhile must not write them later.
+                self.deletions_begun += 1
 
     def has_message(self, message: ScannedMessage) -> bool:
         """Return True for a message of a deleted topic, False for one of a later topic of the same name."""

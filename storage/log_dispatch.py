@@ -10,6 +10,7 @@ After a crash recovery derives the entries that are missing.
 """
 
 import logging
+from contextlib import nullcontext
 from struct import Struct
 from typing import Final
 
@@ -183,8 +184,6 @@ class LogDispatch:
         if queue is None:
             return None
         missing = message.queue_offset - queue.next_offset
-        if missing < 0:
-            self._store.forget_queue_ends()
         if missing > 0 and queue.expired_before < self._log.first_base:
             queue.delete_before(self._log.first_base)
         has_messages = queue.next_offset > queue.min_offset
@@ -192,7 +191,8 @@ class LogDispatch:
             # The master lost them to damage. They are missing in its log, so they never come: holes stand for them. At
             # a mirror's target a queue may begin anew instead, after what the source has dropped.
             queue.append_holes(missing, message.physical_offset - 1)
-        dispatch.append_entry(message, from_beginning=True)
+        with self._store.forget_queue_ends() if missing < 0 else nullcontext():
+            dispatch.append_entry(message, from_beginning=True)
         if dispatch.has_plain_entries(message):
             self._plain_queues[message.topic, message.queue_id] = queue
         return queue

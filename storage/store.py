@@ -27,7 +27,7 @@ read only fields whose stale value is harmless (an end that is too low).
 import logging
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self
@@ -660,10 +660,13 @@ class MessageStore:
         """Have the next checkpoint flush queue files in which entries were erased, and the deletion of queue files."""
         self._queue_set.note_changed_paths(paths)
 
-    def forget_queue_ends(self) -> None:
-        """Let a queue begin anew at a lower offset than the file of queue ends says."""
-        self._deleted_topics.forget_queue_ends()
-        self.flush_queue_files_later([queue_ends_path(self.config.root)])
+    @contextmanager
+    def forget_queue_ends(self) -> Iterator[None]:
+        """Let a queue begin anew, within the context, at a lower offset than the file of queue ends says."""
+        with self._deleted_topics.hold_queue_ends():
+            self._deleted_topics.forget_queue_ends()
+            self.flush_queue_files_later([queue_ends_path(self.config.root)])
+            yield
 
     def queue_ends(self) -> dict[tuple[str, int], int]:
         """Return the offset that the next message of each queue gets, for `begin_empty_queues_at` of a replica."""
@@ -740,13 +743,14 @@ class MessageStore:
         }
         if not added:
             return
-        self._deleted_topics.add_all(added, self.min_physical_offset)
-        yield
-        for topic in added:
-            for queue in self._queue_set.queues_of(topic):
-                if self._deleted_topics.has_queue(queue, self.commit_log):
-                    self._queue_set.note_changed_paths(self._queue_set.discard(queue))
-                yield
+        with self._deleted_topics.hold_queue_ends():
+            self._deleted_topics.add_all(added, self.min_physical_offset)
+            yield
+            for topic in added:
+                for queue in self._queue_set.queues_of(topic):
+                    if self._deleted_topics.has_queue(queue, self.commit_log):
+                        self._queue_set.note_changed_paths(self._queue_set.discard(queue))
+                    yield
 
     @property
     def deletion_notes(self) -> dict[str, tuple[int, int]]:

@@ -260,13 +260,36 @@ class SlowFiles(CrashFiles):
         super().flush_small(path)
 
 
+@pytest.mark.parametrize("steps", [1, 2, 3, 4])
+def test_a_checkpoint_amid_the_deletion_of_a_master_does_not_keep_the_ends_of_its_queues(steps: int) -> None:
+    files, clock = CrashFiles(), FakeClock()
+    slave = open_store(files, clock)
+    fill(slave, 3)
+    slave.append(NewMessage("t", 1, b"other queue", b""))
+    slices = slave.note_deletions({"t": (slave.max_physical_offset, clock.now_ms())})
+    for _ in range(steps):
+        next(slices, None)
+    clock.advance(60_000)
+    slave.write_checkpoint()
+    for killed_after in range(2):
+        again = open_store(kill(files), FakeClock(clock.now_ms()))
+        assert [again.max_offset("t", queue_id) for queue_id in range(2)] == [0, 0], killed_after
+        list(slices)
+    # What is written later may be trusted again.
+    slave.append(NewMessage("u", 0, b"", b""))
+    clock.advance(60_000)
+    slave.write_checkpoint()
+    assert b'"u"' in (files.read_small(ENDS) or b"")
+
+
 def test_nobody_waits_for_the_disk_where_a_queue_begins_anew() -> None:
     """That happens in the event loop, while deletions and checkpoints are written by other threads."""
     begun_anew: list[MessageStore] = []
 
     def begin_anew() -> None:
         for open_one in begun_anew:
-            open_one.forget_queue_ends()
+            with open_one.forget_queue_ends():
+                pass
 
     files, clock = SlowFiles(begin_anew), FakeClock()
     store = open_store(files, clock)
