@@ -731,6 +731,24 @@ class MessageStore:
         log_files.start_at(physical_offset, physical_offset)
         self.files.flush(log_files.path(physical_offset))
 
+    def missing_deletions(self, notes: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+        """Return those of a master's notes that `note_deletions` has to carry out here.
+
+        Where the messages have all expired, only a queue may be left of the topic: a later topic of the name would
+        continue where it ended.
+        """
+        log_start = self.min_physical_offset
+        return {
+            topic: note
+            for topic, note in notes.items()
+            if self._deleted_topics.deletion_of(topic) != note
+            and (note[0] > log_start or self._has_queue_of_before(topic, note[0]))
+        }
+
+    def _has_queue_of_before(self, topic: str, log_end: int) -> bool:
+        first_offsets = (queue.first_physical_offset() for queue in self._queue_set.queues_of(topic))
+        return any(offset is not None and offset < log_end for offset in first_offsets)
+
     def note_deletions(self, notes: Mapping[str, tuple[int, int]]) -> Iterator[None]:
         """Delete the messages of topics before a physical offset, as the master did at a wall time (ms).
 

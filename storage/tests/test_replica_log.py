@@ -432,6 +432,29 @@ def test_a_deletion_of_messages_that_are_still_to_come_survives_restarts_of_a_sl
     assert slave.max_offset("a", 0) == 0
 
 
+def test_a_topic_whose_messages_have_expired_at_the_slave_is_deleted_there_too() -> None:
+    clock = FakeClock()
+    master, slave = opened(clock=clock), opened(clock=clock)
+    for topic, body in (("a", b"old"), ("b", b"stays"), ("c", bytes(1900)), ("c", bytes(1900)), ("c", b"")):
+        master.append(NewMessage(topic, 0, body, b""))
+    replica = ReplicaLog(slave)
+    replica.receive(0, memoryview(log_bytes(master)))
+    dispatch_all(replica)
+    end = message_starts(master)[1]
+    slave.commit_log.delete_first()
+    assert slave.min_physical_offset > end
+    notes = {"a": (end, clock.now_ms()), "d": (end, clock.now_ms())}
+    assert slave.missing_deletions(notes) == {"a": notes["a"]}
+    list(slave.note_deletions(slave.missing_deletions(notes)))
+    assert [slave.max_offset(topic, 0) for topic in ("a", "b", "c")] == [0, 1, 3]
+    assert not slave.missing_deletions(notes)
+    # The note of expired messages is forgotten with the next one; the new topic of the name is not the deleted one.
+    slave.append(NewMessage("a", 0, b"new", b""))
+    list(slave.note_deletions({"e": (slave.max_physical_offset, clock.now_ms())}))
+    assert "a" not in slave.deletion_notes
+    assert not slave.missing_deletions(notes)
+
+
 def test_a_promotion_limits_deletions_to_the_log() -> None:
     files, config, clock = CrashFiles(), replace(CONFIG, follows_master=True), FakeClock()
     slave = opened(files, config, clock)

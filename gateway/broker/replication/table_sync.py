@@ -559,10 +559,7 @@ class TableSync:
     async def _repeat_deletions(self, notes: Mapping[str, tuple[int, int]]) -> None:
         """Delete the messages of topics that the master deleted, unless that was done already. Raises OSError."""
         store = self._parts.store
-        present, log_start = store.deletion_notes, store.min_physical_offset
-        added = {
-            topic: note for topic, note in notes.items() if present.get(topic) != note and note[0] > log_start
-        }
+        added = store.missing_deletions(notes)
         if not added:
             return
         slices = store.note_deletions(added)

@@ -242,8 +242,9 @@ async def test_filters_and_ordered_pops_are_copied_between_brokers_of_this_proje
     assert pops
 
 
+@pytest.mark.parametrize("has_expired", [False, True])
 @simulated
-async def test_a_deleted_topic_is_deleted_with_its_queues(cluster: Cluster) -> None:
+async def test_a_deleted_topic_is_deleted_with_its_queues(cluster: Cluster, has_expired: bool) -> None:
     pair = await pair_of(cluster)
     client = cluster.dial(pair.master_node.address)
     await client.ask(message("t", b"old"))
@@ -254,6 +255,8 @@ async def test_a_deleted_topic_is_deleted_with_its_queues(cluster: Cluster) -> N
     pair.slave.offsets.commit_offset("g", "t", 0, 1)
     await pair.copy()
     assert pair.slave.store.max_offset("t", 0) == 1
+    if has_expired:
+        pair.slave.store.commit_log.first_base = pair.slave.store.max_physical_offset
     await client.ask(DeleteTopicInBroker(topic="t"))
     await pair.copy()
     assert pair.slave.store.max_offset("t", 0) == 0
