@@ -241,14 +241,16 @@ class Consumer(Client):
         request = UpdateConsumerOffset(
             consumer_group=GROUP, topic=queue[0], queue_id=queue[1], commit_offset=offset
         )
-        changes = self._history.changes
+        changes, master = self._history.changes, self._route.master()
         try:
-            await self.ask(self._route.master(), request)
+            await self.ask(master, request)
         except (RequestError, Unanswered):
             return
-        if changes == self._history.changes:
+        if changes == self._history.changes and master.store is not None:
             commits = self._history.commits.setdefault((GROUP, queue), [])
-            commits.append((trio.current_time(), offset))
+            # Other messages get the offsets of those that were read at a former master and are lost. A master that was
+            # killed goes back to the end that its queue has then, so that nobody skips them.
+            commits.append((trio.current_time(), min(offset, master.store.max_offset(*queue))))
 
 
 class Popper(Client):
