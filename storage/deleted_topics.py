@@ -141,9 +141,13 @@ class DeletedTopics:
     def has_queue(self, queue: ConsumeQueue, commit_log: CommitLog) -> bool:
         """Return True if a queue's files belong to a deleted topic and were left by a crash; its first entry tells."""
         topic = queue.topic.encode()
-        physical_offset = queue.first_physical_offset() if topic in self._deletions else None
+        if topic not in self._deletions:
+            return False
+        physical_offset = queue.first_physical_offset()
+        if physical_offset is None:
+            return True  # of messages that had expired: the log has those of a later topic
         # Holes that stand for messages of before the queue point to the last byte of the log.
-        if physical_offset is None or physical_offset >= self._deletions[topic][0] - 1:
+        if physical_offset >= self._deletions[topic][0] - 1:
             return False
         message = (
             check_message_at(commit_log, physical_offset)

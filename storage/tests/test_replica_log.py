@@ -455,6 +455,18 @@ def test_a_topic_whose_messages_have_expired_at_the_slave_is_deleted_there_too()
     assert not slave.missing_deletions(notes)
 
 
+def test_a_queue_without_messages_goes_with_its_deleted_topic() -> None:
+    """It began where that of the master ended, whose messages had expired."""
+    files, clock = CrashFiles(), FakeClock()
+    slave = opened(files, clock=clock)
+    slave.append(NewMessage("b", 0, b"1", b""))
+    slave.begin_empty_queues_at({("a", 0): 7, ("a", 1): 3})
+    list(slave.note_deletions({"a": (slave.max_physical_offset, clock.now_ms())}))
+    assert [slave.max_offset("a", queue_id) for queue_id in range(2)] == [0, 0]
+    files = files.crash(random.Random(0), lose_unflushed=False)
+    assert opened(files, clock=clock).max_offset("a", 0) == 0
+
+
 def test_a_promotion_limits_deletions_to_the_log() -> None:
     files, config, clock = CrashFiles(), replace(CONFIG, follows_master=True), FakeClock()
     slave = opened(files, config, clock)
