@@ -8,10 +8,11 @@
 
 Most runs wait as much as they compute, so several run at a time, each with servers of its own. The output of a run is
 printed in one piece when the run ends. A unit, conformance or Spark run that fails is repeated once with the failed
-cases, on a new server, because JVMs on a busy machine are late at times. Failed installations are repeated, too. Both
-outputs are shown. A case that needs its second try is a defect with a cause: the summary names each one, with the cause
-that `second_tries.toml` gives for it. The last lines of failed runs are printed again above the final summary. The exit
-status is 1 if a run failed twice.
+cases, on a new server, because JVMs on a busy machine are late at times. Failed installations are repeated, too. The
+second tries come last, one at a time, so that they do not meet the same load again. Both outputs are shown. A case that
+needs its second try is a defect with a cause: the summary names each one, with the cause that `second_tries.toml` gives
+for it. The last lines of failed runs are printed again above the final summary. The exit status is 1 if a run failed
+twice.
 """
 
 import argparse
@@ -27,8 +28,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
+Item = TypeVar("Item")
 ROOT: Final = Path(__file__).resolve().parent.parent
 PACKAGES: Final = (
     "codec",
@@ -410,25 +412,37 @@ class Matrix:
         self._stopped = False
 
     def run_all(self, runs: Sequence[Run], jobs: int) -> list[Result]:
-        """Run everything, at most ``jobs`` at a time, and return the results in the given order."""
+        """Run everything, at most ``jobs`` at a time, and return the results in the given order.
+
+        Second tries come after all first ones, one at a time.
+        """
+        results = self._gather(self._run_first, runs, jobs)
+        return self._gather(self._try_again, results, 1)
+
+    def _gather(self, step: Callable[[Item], Result], items: Sequence[Item], jobs: int) -> list[Result]:
         with ThreadPoolExecutor(jobs) as pool:
-            futures = [pool.submit(self._run_one, run) for run in runs]
+            futures = [pool.submit(step, item) for item in items]
             try:
                 return [future.result() for future in futures]
             except KeyboardInterrupt:
                 self._stop()
                 raise
 
-    def _run_one(self, run: Run) -> Result:
+    def _run_first(self, run: Run) -> Result:
         started_s = time.monotonic()
-        (passed, output, processor_s), attempts = self._execute(run, run.command), 1
-        failed_first: tuple[str, ...] = ()
-        if not passed and run.retry and not self._stopped:
-            failed_first = failed_cases(output)
-            (passed, output, second_s), attempts = self._execute(run, run.retry), 2
-            processor_s += second_s
-        seconds = time.monotonic() - started_s
-        return Result(run, passed, attempts, seconds, processor_s, output, failed_first)
+        passed, output, processor_s = self._execute(run, run.command)
+        return Result(run, passed, 1, time.monotonic() - started_s, processor_s, output)
+
+    def _try_again(self, first: Result) -> Result:
+        """Return the result of the second try, or the first one if it passed or has none."""
+        run = first.run
+        if first.passed or not run.retry or self._stopped:
+            return first
+        started_s = time.monotonic()
+        passed, output, processor_s = self._execute(run, run.retry)
+        seconds = first.seconds + time.monotonic() - started_s
+        failed_first = failed_cases(first.output)
+        return Result(run, passed, 2, seconds, first.processor_s + processor_s, output, failed_first)
 
     def _execute(self, run: Run, command: Sequence[str]) -> tuple[bool, bytes, float]:
         """Run one command to its end and print what it wrote; return if it succeeded, its output and processor time."""

@@ -2,6 +2,7 @@
 
 import sys
 import tomllib
+from pathlib import Path
 
 import pytest
 from run_tests import (
@@ -79,6 +80,23 @@ import time
 while time.process_time() < {seconds}:
     pass
 """
+
+
+def test_a_second_try_waits_until_the_other_runs_are_over(tmp_path: Path) -> None:
+    """Beside them, a case that is late on a busy machine would be late again."""
+    over = tmp_path / "over"
+    wait = f"import pathlib, time; time.sleep(0.5); pathlib.Path({str(over)!r}).touch()"
+    runs = [
+        Run("fails", "", python("raise SystemExit(1)"), python(f"open({str(over)!r})")),
+        Run("waits", "", python(wait)),
+    ]
+    fails, waits = Matrix([]).run_all(runs, 2)
+    assert (fails.passed, fails.attempts, waits.passed, waits.attempts) == (True, 2, True, 1)
+    assert fails.seconds < waits.seconds + 5
+
+
+def python(program: str) -> list[str]:
+    return [sys.executable, "-c", program]
 
 
 def test_the_summary_has_the_processor_time_of_a_run_with_the_processes_it_started() -> None:
