@@ -46,9 +46,12 @@ def split_address(text: str) -> tuple[str, int]:
 
 
 def eventually(
-    probe: Callable[[], T | Literal[False] | None], timeout_s: float = 10.0, every_s: float = 0.05
+    probe: Callable[[], T | Literal[False] | None], timeout_s: float = 20.0, every_s: float = 0.05
 ) -> T:
-    """Call `probe` until its result is truthy, and return that. Raises AssertionError after `timeout_s`."""
+    """Call `probe` until its result is truthy, and return that. Raises AssertionError after `timeout_s`.
+
+    The default leaves a busy machine time, but is shorter than the 30 s after which servers repeat what they missed.
+    """
     deadline = time.monotonic() + timeout_s
     while True:
         answer = probe()

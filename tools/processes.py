@@ -19,7 +19,8 @@ from compat_tests.server import split_address
 from remoting.blocking import BlockingClient
 
 # The machine may be busy with other tests; a start takes half a second on an idle one.
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 90.0
+END_TIMEOUT_S = 60.0
 
 
 class ProcessEndedEarly(Exception):
@@ -139,11 +140,11 @@ class Gateway:
     def signal(self, number: int) -> None:
         os.kill(self.pid, number)
 
-    def wait(self, timeout_s: float = 30.0) -> int:
+    def wait(self, timeout_s: float = END_TIMEOUT_S) -> int:
         """Wait for the process to end by itself and return its exit code."""
         return self.child.wait(timeout_s)
 
-    def stop(self, timeout_s: float = 30.0) -> int:
+    def stop(self, timeout_s: float = END_TIMEOUT_S) -> int:
         """Send SIGTERM, wait, and return the exit code."""
         self.signal(signal.SIGTERM)
         return self.wait(timeout_s)

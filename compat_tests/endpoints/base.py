@@ -110,7 +110,7 @@ class LocalEndpoint(BlockEndpoint, ServesOnPorts):
     """
 
     kind = "local"
-    start_timeout_s = 60.0
+    start_timeout_s = 90.0
     stop_timeout_s = 60.0
 
     def __init__(

@@ -19,7 +19,7 @@ class FrontEndpoint(BlockEndpoint):
     """
 
     command: str
-    start_timeout_s = 60.0
+    start_timeout_s = 90.0
 
     def __init__(self, behind: LocalEndpoint, extra: tuple[str, ...] = ()) -> None:
         if importlib.util.find_spec("gateway") is None:

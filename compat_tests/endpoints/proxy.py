@@ -19,7 +19,7 @@ from compat_tests.server import split_address
 
 PROFILE: Final = "proxy-5.4"
 HEAP: Final = "-Xms128m -Xmx512m -XX:MaxDirectMemorySize=512m"
-START_TIMEOUT_S: Final = 60.0
+START_TIMEOUT_S: Final = 90.0
 
 
 class OfficialProxy:
