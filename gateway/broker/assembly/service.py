@@ -131,6 +131,8 @@ class PartsUser(Protocol):
 class PartsChange:
     """An order to build the parts again; ``finish`` is called with None, or with what went wrong.
 
+    ``prepare`` is called once all tasks have ended, before the tables are written and the store is closed.
+
     A change that is ``needed`` fences the broker if it fails at any step: it must not serve with its previous parts.
     If there was no room for it, or the disk did not work, it is tried again.
     """
@@ -139,6 +141,7 @@ class PartsChange:
     between: Callable[[], object]
     finish: Callable[[Exception | None], None]
     needed: bool = False
+    prepare: Callable[[], object] = lambda: None
     parts: Broker | None = None
     """The parts that the change is for; it is dropped if others replace them before it begins."""
 
@@ -357,6 +360,7 @@ class BrokerService:
         change_config: ChangeConfig,
         between: Callable[[], object],
         finish: Callable[[Exception | None], None] = lambda failure: None,
+        prepare: Callable[[], object] = lambda: None,
     ) -> None:
         """Have the parts replaced as `rebuild` does a needed change, and ``finish`` called afterwards.
 
@@ -364,7 +368,7 @@ class BrokerService:
         parts only: ``finish`` gets PartsReplaced if an earlier change replaces them. Raises trio.WouldBlock while too
         many changes are outstanding.
         """
-        change = PartsChange(change_config, between, finish, needed=True, parts=self.broker)
+        change = PartsChange(change_config, between, finish, needed=True, prepare=prepare, parts=self.broker)
         self._order_change.send_nowait(change)
 
     async def _run_parts(self) -> None:
@@ -530,6 +534,7 @@ class BrokerService:
         assert self._builder is not None, "a service without a builder cannot change its parts"
         config = change.change_config(self.broker.config)
         if self._is_open:
+            change.prepare()
             # In a thread, because closing flushes all that is left, on the event loop.
             await self.run_blocking(self.broker.store.flush)
             self.close()
@@ -745,6 +750,8 @@ class BrokerService:
                     lambda config: config,
                     partial(_cut, store, self.broker.replication.epochs, end),
                     partial(self._note_cut, cut),
+                    # In the last moment, and saved before the cut: the tables must not move forward again.
+                    prepare=partial(self.broker.pop.state.reviver.undo_pops_from, end),
                 )
                 await trio.sleep_forever()
             await trio.sleep(SETTLE_INTERVAL_S)

@@ -6,6 +6,7 @@ know go through the timer (`write_timed_acks`), because an official broker may h
 An official broker treats both alike.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -109,6 +110,16 @@ class ReviveLog:
             if result.next_offset <= offset:
                 return
             offset = result.next_offset
+
+    def read_records_from(self, queue_id: int, physical_offset: int) -> Iterator[ReviveRecord]:
+        """Yield the records whose messages start at or after a physical offset."""
+        numbers = range(self._store.min_offset(self.topic, queue_id), self.end_offset(queue_id))
+        first = bisect_left(
+            numbers,
+            physical_offset,
+            key=lambda number: self._store.physical_offset_at(self.topic, queue_id, number),
+        )
+        yield from self.read_records(queue_id, numbers.start + first, numbers.stop)
 
     def _parse_record(self, message: Message) -> ReviveRecord | None:
         location = RecordLocation.of_message(message)

@@ -357,6 +357,25 @@ class Reviver:
                 key.group, key.topic, key.queue_id, checkpoint.end_offset, by_broker=True
             )
 
+    def undo_pops_from(self, physical_offset: int) -> None:
+        """Move groups back to before the pops whose records a cut of the log at an offset will remove.
+
+        Nobody could revive these messages. Messages that a group held there for longer may come to it once more.
+        """
+        starts: dict[tuple[str, str, int], int] = {}
+        for queue_id in range(len(self._queues)):
+            try:
+                for record in self.log.read_records_from(queue_id, physical_offset):
+                    if isinstance(record.content, PopCheckpoint):
+                        key = record.content.key
+                        queue = key.group, key.topic, key.queue_id
+                        starts[queue] = min(key.start_offset, starts.get(queue, key.start_offset))
+            except CorruptionError as error:  # What is cut is not worth that the broker stops.
+                log.error("revive queue cannot be read", extra={"queue_id": queue_id, "reason": str(error)})
+        for queue, start in starts.items():
+            if start < self._offsets.query_offset(*queue):
+                self._offsets.commit_offset(*queue, start, by_broker=True)
+
     # -- reviving -------------------------------------------------------------------------------------------
 
     def _revive_pop(self, queue_id: int, key: PopKey) -> None:

@@ -12,6 +12,7 @@ from gateway.tests.popping import RETRY, REVIVE, Client, bodies, now
 from remoting.errors import RequestError
 from remoting.requests.pop import AckMessage
 from storage.append import NewMessage
+from storage.errors import CorruptionError
 from storage.files import MemoryFiles
 
 
@@ -552,3 +553,44 @@ async def test_many_that_are_due_at_once_do_not_keep_others_waiting(cluster):
     await trio.sleep(5.001)
     await settle()
     assert len(stored(node, RETRY)) == 200
+
+
+@simulated
+async def test_pops_whose_records_are_cut_are_undone(cluster):
+    node = await cluster.add_broker()
+    client, offsets = Client(cluster, node), node.broker.offsets
+    await client.send(*(b"%d" % number for number in range(10)))
+    await client.send(b"other", queue_id=1)
+    await client.ack(*await client.pop(queue_id=0, max_msg_nums=3))
+    await client.pop(queue_id=1)
+    end = node.broker.store.max_physical_offset
+    await client.ack(*await client.pop(queue_id=0, max_msg_nums=2))
+    await client.pop(queue_id=0, max_msg_nums=4)
+    await client.pop(queue_id=0, max_msg_nums=1, group="LATER")
+    assert offsets.query_offset("GID", "orders", 0) == 9
+    node.broker.pop.state.reviver.undo_pops_from(end)
+    assert offsets.query_offset("GID", "orders", 0) == 3
+    assert offsets.query_offset("GID", "orders", 1) == 1
+    assert offsets.query_offset("LATER", "orders", 0) == 0
+    node.broker.pop.state.reviver.undo_pops_from(node.broker.store.max_physical_offset)
+    assert offsets.query_offset("GID", "orders", 0) == 3
+
+
+@simulated
+async def test_pops_are_undone_as_far_as_their_records_can_be_read(cluster, monkeypatch):
+    node = await cluster.add_broker()
+    client, offsets = Client(cluster, node), node.broker.offsets
+    await client.send(b"0", b"1")
+    for _ in range(2):
+        await client.pop(queue_id=0, max_msg_nums=1)
+    reviver, read = node.broker.pop.state.reviver, node.broker.pop.state.reviver.log.read_records_from
+
+    def read_but_one(queue_id, physical_offset):
+        records = list(read(queue_id, physical_offset))
+        if any(record.content.key.start_offset == 0 for record in records):
+            raise CorruptionError("the log", 0, "a damaged record")
+        return iter(records)
+
+    monkeypatch.setattr(reviver.log, "read_records_from", read_but_one)
+    reviver.undo_pops_from(0)
+    assert offsets.query_offset("GID", "orders", 0) == 1
