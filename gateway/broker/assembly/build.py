@@ -242,6 +242,7 @@ def _slave_parts(broker: Broker, links: PeerLinks, run_blocking: RunBlocking) ->
         broker.offsets,
         broker.delay_service,
         broker.pop.request_modes,
+        broker.pop.state.reviver,
         broker.pop.state.ordered_pops,
         broker.consumer_filters,
         broker.replication.takeover,

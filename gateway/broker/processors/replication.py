@@ -10,6 +10,7 @@ import trio
 
 from codec.constants import ResponseCode
 from codec.hosts import format_host
+from codec.topics import is_system_group
 from gateway.broker.broker import Broker
 from gateway.broker.messages.advertised_hosts import AUTO
 from gateway.broker.replication.replica import Replica
@@ -46,6 +47,7 @@ def get_all_message_request_modes(
 def raise_consumer_offsets(broker: Broker, request: RaiseConsumerOffsets) -> None:
     """Take over the progress that consumers made at a slave. An offset never goes back by it, nor beyond its queue.
 
+    That of this broker's own groups is left out: the slave has it from a broker, perhaps from another master.
     At a limit of groups or offsets the new ones are left out: the others must not wait for them.
     """
     for key, queues in request.data.offset_table.items():
@@ -59,7 +61,7 @@ def _raise_offsets(broker: Broker, key: str, queues: Mapping[int, int]) -> None:
     """Raise the offsets of one topic and group. Raises RequestError at a limit."""
     topic, _, group = key.partition("@")
     # A group may have begun to consume there. It is created as for its first pull here.
-    if topic not in broker.topics or broker.groups.find_or_create(group) is None:
+    if is_system_group(group) or topic not in broker.topics or broker.groups.find_or_create(group) is None:
         return
     for queue_id, offset in queues.items():
         # The messages beyond the end were lost with the log that had them, or will come again.

@@ -8,6 +8,9 @@ last compared: somebody has committed it here since. Any other that is greater t
 an operator, and is not returned. After a restart, this broker starts with the offsets that it has saved as those last
 compared.
 
+Only consumers' own commits are returned. What a broker moves by itself, for pops, timers and transaction checks, counts
+work that is in the log: another master than the one that did it may lack that part of the log, and would skip messages.
+
 A master of this project takes the offsets in one request, and raises its own to them. For an official master they are
 commits, as those of a consumer.
 """
@@ -33,10 +36,16 @@ KEYS_PER_SLICE: Final = 5000
 
 
 class ProgressReturn:
-    """Finds the offsets of a slave that its master lacks, and sends them. ``offsets`` are the slave's."""
+    """Finds the offsets of a slave that its master lacks, and sends them.
 
-    def __init__(self, offsets: ConsumerOffsets) -> None:
+    ``offsets`` are the slave's. ``is_moved_by_broker`` tells by a key of theirs whether a broker moves the offset.
+    """
+
+    def __init__(
+        self, offsets: ConsumerOffsets, is_moved_by_broker: Callable[[str], bool] = lambda key: False
+    ) -> None:
         self._offsets = offsets
+        self._is_moved_by_broker = is_moved_by_broker
         self._compared: dict[str, QueueOffsets] = {key: dict(queues) for key, queues in offsets.table.items()}
 
     async def return_progress(self, of_master: OffsetTable, send: SendOffsets) -> int:
@@ -66,7 +75,7 @@ class ProgressReturn:
                     for queue_id, offset in queues.items()
                     if offset > greatest.get(queue_id, -1)
                 }
-                if ahead:
+                if ahead and not self._is_moved_by_broker(key):
                     progress[key] = ahead
             if progress:
                 await send(progress)

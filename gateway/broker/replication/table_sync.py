@@ -36,7 +36,7 @@ import trio
 from codec.command import Command
 from codec.constants import ResponseCode
 from codec.java_numbers import parse_integer_or
-from codec.topics import SYSTEM_GROUP_PREFIX
+from codec.topics import is_system_group
 from gateway.auth.access_control import Accounts
 from gateway.broker.consumers.consumer_offsets import ConsumerOffsets, QueueOffsets, parse_offsets
 from gateway.broker.consumers.group_table import GroupTable
@@ -45,6 +45,7 @@ from gateway.broker.delayed.timer_takeover import TakeoverState
 from gateway.broker.filters.consumer_filters import ConsumerFilterTable
 from gateway.broker.pop.ordered_pops import OrderedPopTable
 from gateway.broker.pop.queue_assignment import RequestModes, parse_modes
+from gateway.broker.pop.reviver import Reviver
 from gateway.broker.replication.follower import FAILURES, Dial
 from gateway.broker.replication.master_lookup import Address, MasterLookup, cancel_after
 from gateway.broker.replication.progress_return import OffsetTable, ProgressReturn, commit_offsets
@@ -115,6 +116,7 @@ class ReplicatedParts:
     offsets: ConsumerOffsets
     delay_service: DelayService
     request_modes: RequestModes
+    reviver: Reviver
     ordered_pops: OrderedPopTable
     filters: ConsumerFilterTable
     takeover: TakeoverState
@@ -177,7 +179,7 @@ class TableSync:
         self._empty_queues: dict[tuple[str, int], int] = {}
         # Keys of offsets, as topic@group, of groups that have popped at a master of this project.
         self._popped: frozenset[str] = frozenset()
-        self._progress = ProgressReturn(parts.offsets)
+        self._progress = ProgressReturn(parts.offsets, self._is_moved_by_broker)
         self._waiting_tables = WaitingProgress()
         self._waiting_timers = WaitingProgress()
         self._waiting_for: Address | None = None
@@ -379,6 +381,16 @@ class TableSync:
         if answer.code != ResponseCode.SUCCESS:
             raise RequestError(answer.code, answer.remark)
         return bytes(answer.body)
+
+    def _is_moved_by_broker(self, key: str) -> bool:
+        return _is_own_progress(key) or any(
+            key in popped_keys
+            for popped_keys in (
+                self._popped,
+                self._parts.takeover.popped_keys,
+                self._parts.reviver.popped_keys,
+            )
+        )
 
     async def _return_progress(self, connection: Connection, offsets: OffsetTable) -> None:
         """Send the master what consumers committed here; what it refuses is sent again next time."""
@@ -584,7 +596,7 @@ class TableSync:
 
 def _is_own_progress(key: str) -> bool:
     """Return True for offsets of the master's own groups: those of transaction checks and of pop."""
-    return key.partition("@")[2].startswith(SYSTEM_GROUP_PREFIX)
+    return is_system_group(key.partition("@")[2])
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from codec.topics import TRANS_GROUP
+from gateway.broker.pop.receipts import REVIVE_GROUP
 from gateway.tests.broker_world import World
 from remoting.bodies.progress import ConsumerOffsetSerializeWrapper
 from remoting.requests.replication import RaiseConsumerOffsets
@@ -58,3 +60,7 @@ def test_what_a_limit_refuses_is_left_out(world):
     assert raise_offsets(world, t_at_new={0: 3}, t_at_g={0: 6}) == {"t@g": {0: 6}}
     world.topic("u")
     assert raise_offsets(world, u_at_g={0: 0}, t_at_g={0: 7}) == {"t@g": {0: 7}}
+
+
+def test_progress_of_the_brokers_own_groups_is_left_out(world):
+    assert raise_offsets(world, **{f"t_at_{group}": {0: 3} for group in (REVIVE_GROUP, TRANS_GROUP)}) == {}

@@ -427,6 +427,27 @@ async def test_a_slave_remembers_the_groups_that_popped_at_its_master(cluster: C
 
 
 @simulated
+async def test_offsets_that_a_broker_moved_are_not_returned_to_the_master(cluster: Cluster) -> None:
+    """They are those of another master, whose last messages the present one does not have: it would skip them."""
+    pair = await pair_of(cluster)
+    pair.master.topics.update([TopicConfig(topic_name="t", perm=6)])
+    for number in range(6):
+        pair.master.store.append(NewMessage("t", 0, b"%d" % number, b""))
+    await pair.copy()
+    takeover, reviver = pair.slave.replication.takeover, pair.slave.pop.state.reviver
+    takeover.note_popped_keys(["t@FORMER"])
+    reviver.popped_keys.add("t@OWN")
+    groups = ("FORMER", "OWN", *OWN_GROUPS)
+    for group in (*groups, "pulls"):
+        pair.slave.offsets.commit_offset(group, "t", 0, 5)
+    await pair.copy()
+    assert {group: pair.master.offsets.query_offset(group, "t", 0) for group in groups} == dict.fromkeys(
+        groups, -1
+    )
+    assert pair.master.offsets.query_offset("pulls", "t", 0) == 5
+
+
+@simulated
 async def test_after_a_slow_copy_the_next_one_does_not_wait_for_minutes(cluster: Cluster) -> None:
     pair = await pair_of(cluster)
 
