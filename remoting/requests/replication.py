@@ -70,7 +70,12 @@ class OpenReplication(Request[OpenReplicationReply], code=770_012):
 
 
 class GetReplicatedTables(Request[GetReplicatedTablesReply], code=770_010):
-    """Return the tables that official slaves do not copy. Sent by a slave of this project."""
+    """Return the tables that official slaves do not copy. Sent by a slave of this project.
+
+    With ``popped_only`` the answer has no more than the keys of offsets that pops have moved.
+    """
+
+    popped_only: bool = False
 
 
 class GetReplicatedAccountsReply(Header):

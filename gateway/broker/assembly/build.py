@@ -353,6 +353,7 @@ def _connect_parts(
     flow_control = _flow_control(config, services, tables.topics, waited_s)
     broadcasts = BroadcastOffsets(config, tables, store)
     pop = build_pop(config, tables, services, writer, flow_control.quotas, table_file)
+    pop.state.reviver.prune_popped_keys(takeover.popped_keys)
     if config.role is Role.SLAVE and takeover.has_own_pops:
         # Before the log is cut, and the records of pops with it.
         takeover.note_popped_keys(pop.state.reviver.popped_keys)

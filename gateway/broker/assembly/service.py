@@ -836,13 +836,22 @@ class BrokerService:
     async def _commit_broadcast_offsets(self) -> None:
         await run_in_slices(self.broker.broadcasts.commit_and_expire())
 
+    def _commit_pops(self) -> None:
+        """Take how far pops are, and which offsets they have moved, into the tables that are saved."""
+        broker = self.broker
+        broker.pop.state.reviver.commit_offsets()
+        broker.replication.takeover.replace_popped_keys(broker.pop.state.reviver.prune_popped_keys())
+
     async def _save_offsets(self) -> None:
         # First, because the others are not saved after a failed flush of the store.
         await self.broker.consumer_filters.save_changes()
         if self.broker.config.role is Role.MASTER:
-            self.broker.pop.state.reviver.commit_offsets()
+            self._commit_pops()
+            # Before the offsets: after a crash it must know which of them pops have moved.
+            await self.broker.replication.takeover.save_changes()
         await self.broker.offsets.save_changes()
         await self.broker.delay_service.save_changes()
+        # After them at a slave: it counts work that is in the log, which they have flushed.
         await self.broker.replication.takeover.save_changes()
         await self.broker.pop.state.ordered_pops.save_changes()
 
@@ -932,7 +941,7 @@ class BrokerService:
                 stack.callback(broker.timer_delivery.close)
             stack.callback(self._persist_tables)
             if self._stores_at_end:
-                stack.callback(broker.pop.state.reviver.commit_offsets)
+                stack.callback(self._commit_pops)
                 stack.callback(broker.transactions.op_messages.flush)
 
     def _close_store(self) -> None:

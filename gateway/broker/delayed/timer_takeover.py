@@ -70,8 +70,9 @@ class TakeoverState(ChangingTable):
     it may have messages that were never confirmed, and will be cut. ``master_role`` is the brokerRole that the last
     master of this project had, which a slave that takes over keeps; "" while unknown. ``has_own_pops`` is True for the
     store of a former master, or one that was cut, until it has the present master's offsets of groups that pop: its own
-    may count pops whose records were cut. ``popped_keys`` are the keys of these offsets, as topic@group, as far as the
-    last master said them, or the own log had pops: the present master may not know that such a group pops.
+    may count pops whose records were cut. ``popped_keys`` are the keys of the offsets that pops have moved, as
+    topic@group: at a slave those that its masters said, or that its own log had, because the present master may not
+    know of them; at a master those of its pops, which it goes on saying after a restart.
 
     ``read_ms`` is the time before which the master has delivered, ``queue_offset`` the offset in the timer topic before
     which it has read; both are -1 while they are unknown. A store without the file has always been a master's.
@@ -127,6 +128,13 @@ class TakeoverState(ChangingTable):
     def note_popped_keys(self, keys: Iterable[str]) -> None:
         """Remember that pops have moved some offsets."""
         popped_keys = self.popped_keys | frozenset(keys)
+        if popped_keys != self.popped_keys:
+            self.popped_keys = popped_keys
+            self._dirty = True
+
+    def replace_popped_keys(self, keys: Iterable[str]) -> None:
+        """Remember these offsets as those that pops have moved, and no others."""
+        popped_keys = frozenset(keys)
         if popped_keys != self.popped_keys:
             self.popped_keys = popped_keys
             self._dirty = True

@@ -23,7 +23,7 @@ see its messages twice, and none is lost. Acks of unknown pops leave nothing in 
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Set
 from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple
@@ -136,10 +136,16 @@ class Reviver:
         self._revived = services.stats.revived
         self._outstanding_counts: dict[tuple[str, str, int], int] = {}
         self.popped_keys: set[str] = set()
-        """Keys, as topic@group, of the offsets that pops have moved since the start; no more than there are offsets."""
+        """Keys, as topic@group, of the offsets that pops have moved; no more than there are offsets."""
         self._queues = [self._open_queue(queue_id) for queue_id in range(config.pop.revive_queue_num)]
         for queue_id in range(config.pop.revive_queue_num):
             self.catch_up(queue_id)
+
+    def prune_popped_keys(self, earlier: Iterable[str] = ()) -> Set[str]:
+        """Return the keys of offsets that pops have moved, now or ``earlier``, without those that are gone."""
+        self.popped_keys |= frozenset(earlier)
+        self.popped_keys &= self._offsets.table.keys()
+        return self.popped_keys
 
     def count_outstanding(self, topic: str, group: str, queue_id: int) -> int:
         """Return the number of messages of a queue that a group popped and that are neither acked nor revived."""

@@ -21,6 +21,9 @@ handlers: HandlerTable[Broker] = HandlerTable()
 @GetReplicatedTables.on(handlers)
 async def get_replicated_tables(broker: Broker, request: GetReplicatedTables) -> GetReplicatedTablesReply:
     """Return SQL filters, pops, the deletions of topics and the ends of queues without messages."""
+    popped = sorted(broker.pop.state.reviver.popped_keys)
+    if request.popped_only:
+        return GetReplicatedTablesReply(data=ReplicatedTables(popped=popped))
     filters = await broker.consumer_filters.encode()
     pops = await broker.pop.state.ordered_pops.encode()
     deletions = {
@@ -40,7 +43,7 @@ async def get_replicated_tables(broker: Broker, request: GetReplicatedTables) ->
         deleted_topics=deletions,
         empty_queues=empty_queues,
         broker_role=broker.config.replication.broker_role,
-        popped=sorted(broker.pop.state.reviver.popped_keys),
+        popped=popped,
     )
     return GetReplicatedTablesReply(data=tables)
 

@@ -18,8 +18,9 @@ Source: SlaveSynchronize, 5.4.0. Deviations:
   the message.
 
 The order of the requests matters. A deletion is taken over before the offsets are, because the offsets of the new topic
-may be lower than those of the old one. The end of the own log is read before the topics are asked for, because a topic
-that is missing in the answer may have been created again since.
+may be lower than those of the old one. After the offsets this slave asks which groups pop, because one may have begun
+to meanwhile. The end of the own log is read before the topics are asked for, because a topic that is missing in the
+answer may have been created again since.
 """
 
 import logging
@@ -304,6 +305,7 @@ class TableSync:
         saved_offsets = await self._ask(connection, GetAllConsumerOffset())
         # In a thread, because those of 100,000 groups take seconds.
         offsets = (await self._run_blocking(partial(parse_offsets, saved_offsets))).offset_table
+        await self._ask_popped_keys(connection)
         for topic in deleted_topics:
             self._forget_topic(topic)
         own_progress, popped_progress = await self._merge_offsets(offsets)
@@ -481,8 +483,6 @@ class TableSync:
             self._is_ours = False
             return {}
         tables = reply.data
-        self._popped = frozenset(tables.popped)
-        self._parts.takeover.note_popped_keys(self._popped)
         self._parts.takeover.note_master_role(tables.broker_role)
         await self._repeat_deletions(
             {topic: (deletion.log_end, deletion.time_ms) for topic, deletion in tables.deleted_topics.items()}
@@ -497,6 +497,13 @@ class TableSync:
             for topic, queues in tables.empty_queues.items()
             for queue_id, end in queues.items()
         }
+
+    async def _ask_popped_keys(self, connection: Connection) -> None:
+        """Learn which offsets pops have moved, after the offsets: a group may have popped for the first time since."""
+        if self._is_ours:
+            reply = await connection.ask(GetReplicatedTables(popped_only=True), TIMEOUT_S, self._sign)
+            self._popped = frozenset(reply.data.popped)
+            self._parts.takeover.note_popped_keys(self._popped)
 
     async def _ask_queue_ends(self, connection: Connection) -> QueueEnds:
         """Return where queues without a message here end at an official master, of a few topics at each copy.

@@ -594,3 +594,22 @@ async def test_pops_are_undone_as_far_as_their_records_can_be_read(cluster, monk
     monkeypatch.setattr(reviver.log, "read_records_from", read_but_one)
     reviver.undo_pops_from(0)
     assert offsets.query_offset("GID", "orders", 0) == 1
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+@simulated
+async def test_a_restarted_master_knows_which_offsets_pops_have_moved(cluster, crashes):
+    """Its slave has them wait for the log: the records of the pops may not have been copied yet."""
+    files = MemoryFiles()
+    node = await cluster.add_broker(files=files)
+    client = Client(cluster, node)
+    await client.send(b"0")
+    await client.ack(*await client.pop(queue_id=0))
+    await trio.sleep(6)
+    await (node.crash() if crashes else node.stop())
+    node = await cluster.add_broker(files=files)
+    reviver = node.broker.pop.state.reviver
+    assert len(reviver) == 0
+    assert reviver.popped_keys == {"orders@GID"}
+    node.broker.offsets.remove_group("GID")
+    assert reviver.prune_popped_keys() == set()

@@ -24,6 +24,7 @@ from remoting.bodies.groups import SubscriptionGroupConfig
 from remoting.bodies.heartbeat import SubscriptionData
 from remoting.bodies.pop import SetMessageRequestModeRequestBody
 from remoting.bodies.topics import TopicConfig
+from remoting.connection import Connection
 from remoting.errors import RequestError
 from remoting.requests.replication import GetReplicatedAccounts, GetReplicatedTables, RaiseConsumerOffsets
 from remoting.requests.timers import GetTimerMetrics
@@ -424,6 +425,28 @@ async def test_a_slave_remembers_the_groups_that_popped_at_its_master(cluster: C
     pair.master.pop.state.reviver.popped_keys.add("t@pops")
     await pair.copy()
     assert pair.slave.replication.takeover.popped_keys == {"t@pops"}
+
+
+@simulated
+async def test_a_group_that_pops_for_the_first_time_during_a_copy_is_known_to_pop(cluster: Cluster) -> None:
+    """Its offset comes with the tables, and the record of the pop has not been copied yet."""
+    pair = await pair_of(cluster)
+    await pair.copy()
+    sync_groups = pair.sync._sync_groups
+
+    async def pop_meanwhile(connection: Connection) -> list[str]:
+        pair.master.offsets.commit_offset("pops", "t", 0, 5)
+        pair.master.pop.state.reviver.popped_keys.add("t@pops")
+        pair.master.store.append(NewMessage("t", 0, b"the record of a pop", b""))
+        pair.sync._sync_groups = sync_groups
+        return await sync_groups(connection)
+
+    pair.sync._sync_groups = pop_meanwhile
+    await pair.copy()
+    assert pair.slave.offsets.query_offset("pops", "t", 0) == -1
+    copy_log(pair)
+    await pair.copy()
+    assert pair.slave.offsets.query_offset("pops", "t", 0) == 5
 
 
 @simulated
