@@ -133,6 +133,7 @@ def test_each_table_that_cannot_be_written_is_logged(caplog):
         "delayOffset.json",
         "messageRequestMode.json",
         "subscriptionGroup.json",
+        "takeover.json",
         "timermetrics",
         "topics.json",
     }
