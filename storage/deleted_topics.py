@@ -174,9 +174,9 @@ class DeletedTopics:
             self.deletions_begun += 1
             delete_queue_ends(self._files, self._root)
 
-    def has_deletion_after(self, log_end: int) -> bool:
-        """Return True if a topic was deleted when the log was longer than this."""
-        return any(deletion[0] > log_end for deletion in self._deletions.values())
+    def topics_deleted_after(self, log_end: int) -> list[str]:
+        """Return the topics that were deleted when the log was longer than this."""
+        return [topic.decode() for topic, deletion in self._deletions.items() if deletion[0] > log_end]
 
     def forget_after(self, log_end: int) -> None:
         """Forget, durably, the deletions of when the log was longer than this, because it was cut.

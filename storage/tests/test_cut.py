@@ -421,3 +421,5 @@ def test_a_deletion_after_the_cut_is_undone() -> None:
     store = MessageStore.open(CONFIG, files, clock)
     assert (store.max_offset("a", 0), store.max_offset("b", 0)) == (3, 0)
     assert store.deletion_notes == {}
+    # If the master is lost before it says so, a promotion deletes what the table does not have.
+    assert store.announced_deletions == {"a"}
