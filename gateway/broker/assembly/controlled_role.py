@@ -10,6 +10,7 @@ it is master. In the official broker a slave learns that from a namesrv, up to 3
 """
 
 import logging
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -52,6 +53,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NO_ROLE: Final = "it waits for its controllers to give it a role"
+SETTLED_S: Final = 3.0
+"""Time for which a slave must be one of the replicas in sync until that is shown: a controller answers within it."""
 LOOK_INTERVAL_S: Final = 1.0
 """Time between two looks at whether the master's HA port is known and reached."""
 SETTLE_S: Final = 3.0
@@ -125,6 +128,7 @@ class ControlledRoles:
         self._links = links
         self._log_state = LogState(-1, 0, 0)
         self._master_address = ""
+        self._not_in_sync_s = -math.inf
         self._has_new_master = WakeSignal()
         self._has_relay = WakeSignal()
 
@@ -158,13 +162,22 @@ class ControlledRoles:
 
     def note_membership(self, *, is_member: bool) -> bool:
         """Show whether a slave is one of the replicas in sync, as the controllers say; return whether it is."""
-        slave, settings = self._service.broker.replication.slave, self.config.replication
+        slave, settings, now_s = (
+            self._service.broker.replication.slave,
+            self.config.replication,
+            trio.current_time(),
+        )
         problem = ""
         if slave is not None and not settings.async_learner:  # a learner never is one of them
             if not slave.follower.is_copying:
                 problem = f"this slave is not connected to its master {self._master_address}"
             elif not is_member:
                 problem = "the controllers do not count this slave among the replicas in sync: it has not caught up yet"
+        if problem:
+            self._not_in_sync_s = now_s
+        elif now_s < self._not_in_sync_s + SETTLED_S:
+            # Its master may have asked to remove it when it was not connected, and the answer may be late.
+            problem = f"this slave has been among the replicas in sync for less than {SETTLED_S:g} s"
         self._service.note_in_sync(problem)
         return not problem
 
