@@ -28,7 +28,7 @@ from gateway.grpc_front.framing import (
     encode_status_text,
     frame_message,
 )
-from gateway.grpc_front.http2_connection import Fields
+from gateway.grpc_front.http2_connection import Fields, violation
 from gateway.grpc_front.http2_frames import ErrorCode, encode_fields, encode_headers
 from gateway.grpc_front.request_size import Unreadable
 from gateway.grpc_front.rpc_counts import RpcCounts
@@ -39,6 +39,7 @@ from gateway.shadow.grpc_forwarding.endpoints import (
     EndpointTranslation,
     find_status_code,
 )
+from gateway.shadow.grpc_forwarding.relay_connection import check_fields
 
 if TYPE_CHECKING:
     from gateway.shadow.grpc_forwarding.client_connection import ClientConnection
@@ -218,8 +219,11 @@ class AnswerHalf:
         self._call.fail(GrpcStatus.RESOURCE_EXHAUSTED, text)
 
     def receive_headers(self, fields: Fields, *, is_last: bool) -> None:
-        """Pass the headers or the trailers on."""
+        """Pass the headers or the trailers on. Raises FrameError for such as HTTP/2 forbids."""
         fields = list(fields)
+        check_fields(fields)
+        if [name for name, _ in fields if name.startswith(b":")] != [b":status"] * (not self.has_headers):
+            raise violation("an answer begins with its status, and ends without one")
         values = dict(reversed(fields))  # The first of a repeated header counts.
         if not self.has_headers and not is_last:
             if values.get(b":status", b"").startswith(b"1"):
@@ -255,8 +259,10 @@ class AnswerHalf:
             call.recorder.finish(self._ending)
 
     def receive(self, data: bytes) -> None:
-        """Pass a part of the answer on."""
+        """Pass a part of the answer on. Raises FrameError for one before its headers."""
         call = self._call
+        if not self.has_headers:
+            raise violation("data before the headers of its answer")
         if len(self._head) < _HEAD_BYTES:
             self._head += data[: _HEAD_BYTES - len(self._head)]
         if self.passes_data:

@@ -15,11 +15,13 @@ that reads nothing from its socket would get all of it into the process's memory
 Frames that one read of a connection causes on the other one leave together, in one system call.
 """
 
+import re
 from typing import Any, Protocol, cast
 
 from gateway.grpc_front.http2_connection import (
     CONNECTION_WINDOW_BYTES,
     STREAM_WINDOW_BYTES,
+    Fields,
     Http2Connection,
     OpenStream,
     Stream,
@@ -27,6 +29,16 @@ from gateway.grpc_front.http2_connection import (
     violation,
 )
 from gateway.grpc_front.http2_frames import encode_window_update
+
+_is_name = re.compile(rb":?[!#$%&'*+.^_`|~0-9a-z-]+").fullmatch
+_find_forbidden = re.compile(rb"[\0\r\n]").search
+
+
+def check_fields(fields: Fields) -> None:
+    """Raise FrameError for headers that HTTP/2 forbids, and that would end the other connection of the session."""
+    for name, value in fields:
+        if not _is_name(name) or _find_forbidden(value):
+            raise violation(f"the header {name[:64]!r} has characters that are not allowed")
 
 
 class RelayHandler(StreamHandler, Protocol):

@@ -27,6 +27,7 @@ from gateway.shadow.grpc_forwarding.client_connection import PROXY_LOST, ClientC
 from gateway.shadow.grpc_forwarding.endpoints import EndpointTranslation, endpoints_of
 from gateway.shadow.grpc_forwarding.forwarded_call import TELEMETRY, ForwardedCall, RequestHalf
 from gateway.shadow.grpc_forwarding.proxy_connection import ProxyConnection
+from gateway.shadow.grpc_forwarding.relay_connection import check_fields
 from gateway.shadow.proxy.address_book import AUTO
 from gateway.shadow.proxy.broker_check import is_local_host, unmap_host
 from gateway.shadow.proxy.client_listener import MAX_CONCURRENT_DIALS, MAX_DIAL_WAITS
@@ -240,6 +241,7 @@ class GrpcForwarder:
     ) -> RequestHalf | None:
         """Open the stream of a call at the Proxy. Raises FrameError for headers that HTTP/2 forbids."""
         fields = list(fields)
+        check_fields(fields)
         headers = checked_headers(fields)
         refusal = http_refusal(headers)
         if refusal is not None:
