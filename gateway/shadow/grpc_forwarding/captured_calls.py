@@ -49,7 +49,7 @@ Spawn = Callable[[Callable[..., Coroutine[Any, Any, None]], Iterator[Exchange]],
 
 @dataclass(slots=True)
 class CallCapture:
-    """What records the calls of a gateway: the capture that observes exchanges, and the limits of a copy."""
+    """The capture of a gateway as calls see it: who observes their exchanges, and the limits of a copy."""
 
     codes: Callable[[], Codes]
     observe: Callable[[Exchange], None]
