@@ -102,10 +102,11 @@ laws: $(VENV)/dev
 planted: $(VENV)/dev
 	$(BIN)/python -m storage.tests.planting $(ARGS)
 
-# Brokers, and controllers, on virtual time: docs/explanation/replication-laws.md and controller-laws.md
+# Brokers, controllers, and brokers under controllers, on virtual time: docs/explanation/replication-laws.md and controller-laws.md
 simulate: $(VENV)/dev
 	$(BIN)/python -m gateway.broker.replication.tests.simulation --seeds $(SEEDS) $(ARGS)
 	$(BIN)/python -m gateway.controller.tests.simulation --seeds $(SEEDS) $(ARGS)
+	$(BIN)/python -m gateway.broker.replication.tests.controlled_simulation --seeds $(SEEDS) $(ARGS)
 
 planted-replication: $(VENV)/dev
 	$(BIN)/python -m gateway.broker.replication.tests.planting $(ARGS)

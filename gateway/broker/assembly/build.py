@@ -6,7 +6,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Final
 
-from codec.topics import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_GROUP
+from codec.topics import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_GROUP, TRANS_HALF_TOPIC
 from gateway.auth.access_control import Accounts
 from gateway.broker.assembly.crash_mark import Crash, CrashMark
 from gateway.broker.broker import Broker
@@ -462,6 +462,8 @@ def _watch_confirmation(broker: Broker, confirmation: Confirmation) -> None:
                 broker.delay_service.note_readable(queue_id)
             elif topic == TIMER_TOPIC and broker.timer_delivery is not None:
                 broker.timer_delivery.arrived.set()
+            elif topic == TRANS_HALF_TOPIC:
+                broker.transaction_checks.ask_about_confirmed()
         broker.long_polls.answer_marked()
 
     confirmation.add_listener(queues_grew)

@@ -7,7 +7,8 @@ every half message before that offset must have been ended, written again, or gi
 1. Op messages name the half offsets that are ended. `OpMessageReader` reads them as far as the walk needs.
 2. A half message that is ended is skipped.
 3. A half message that is old enough is written again at the queue's end, with its count of checks raised by one. The
-   broker asks the producer about the copy, which replaces the original, and the offset moves past the original.
+   broker asks the producer about the copy, which replaces the original, and the offset moves past the original. Under
+   a controller it asks once the copy is confirmed, because nobody can decide about it before.
 4. After too many checks, or past the retention, the message is moved to TRANS_CHECK_MAX_TIME_TOPIC.
 5. A message that is too young ends the round, because all later ones are younger still.
 
@@ -25,13 +26,13 @@ The task in `assembly/service.py` runs the rounds; producers' answers are handle
 
 import logging
 import re
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from codec import properties as keys
 from codec.constants import ResponseCode
@@ -138,6 +139,14 @@ class HalfMessageCopies:
         for former_offset in self._former.pop(offset, ()):
             self._former_offsets.discard(former_offset)
             self._ended.discard(former_offset)
+
+
+class UnconfirmedCopy(NamedTuple):
+    """A half message that was written again, and whose producer is asked when all replicas in sync have the copy."""
+
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
 
 
 class OpMessageReader:
@@ -300,6 +309,7 @@ class TransactionChecks:
         }
         self._opened_end = store.max_physical_offset
         self._copies: defaultdict[int, HalfMessageCopies] = defaultdict(HalfMessageCopies)
+        self._unconfirmed: deque[UnconfirmedCopy] = deque()
 
     def reconfigure(self, config: BrokerConfig) -> None:
         """Apply changed settings."""
@@ -566,10 +576,21 @@ class TransactionChecks:
         checks = {keys.TRANSACTION_CHECK_TIMES: str(self._check_count(message) + 1)}
         offset, physical_offset, _, _ = self._write_again(message, checks)
         message.properties |= checks
-        # The producer's decision names the offsets of the question, so they must be those of the copy.
-        message.queue_offset, message.physical_offset = offset, physical_offset
-        self._ask_producer(message)
+        if physical_offset < self._store.readable_until:
+            # The producer's decision names the offsets of the question, so they must be those of the copy.
+            message.queue_offset, message.physical_offset = offset, physical_offset
+            self._ask_producer(message)
+        elif len(self._unconfirmed) < MAX_TRACKED_HALVES:
+            self._unconfirmed.append(UnconfirmedCopy(message.queue_id, offset, physical_offset))
         return offset
+
+    def ask_about_confirmed(self) -> None:
+        """Ask producers about copies that are confirmed by now: a decision about one that is not would be refused."""
+        while self._unconfirmed and self._unconfirmed[0].physical_offset < self._store.readable_until:
+            copy = self._unconfirmed.popleft()
+            message, _ = self._read_half(copy.queue_id, copy.queue_offset)
+            if message is not None and not self._copies[copy.queue_id].was_moved(copy.queue_offset):
+                self._ask_producer(message)
 
     def _ask_producer(self, message: Message) -> None:
         group = message.properties.get(keys.PRODUCER_GROUP, "")

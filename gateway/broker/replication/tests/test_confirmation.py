@@ -16,6 +16,7 @@ from gateway.config.replication import SYNC_MASTER, ControlledRole, ReplicationS
 from gateway.tests.cluster import SMALL, SimClock, bodies, inline, message, pull, simulated
 from gateway.tests.configs import broker_config
 from gateway.tests.controlled import controlled
+from gateway.tests.transacting import COMMIT, Producer
 from remoting.requests.offsets import GetMaxOffset
 from remoting.requests.query import ViewMessageById
 from storage.append import NewMessage
@@ -329,6 +330,31 @@ async def test_delayed_messages_are_delivered_in_time(cluster):
     master_of(nodes).service.end_batch()  # what the HA server does ten times a second, without sockets nobody
     await trio.sleep(0.1)
     assert bodies(await client.ask(pull())) == [b"late"]
+
+
+@simulated
+async def test_producers_are_asked_about_half_messages_that_are_confirmed(cluster):
+    """The decision about a copy that is not confirmed would be refused, at each check, until it is given up."""
+    group, nodes = await controlled(cluster)
+    master = master_of(nodes)
+    producer = await Producer(cluster, master, decide=COMMIT).beat()
+    await producer.half(queue_id=0)
+    await trio.sleep(8)
+    server = master.broker.replication.server
+    sessions = list(server._serving)
+    for sender in (server, *sessions):
+        sender.wake = sender.send_next = lambda **options: None  # the slaves get nothing for a while
+    for _ in master.broker.transaction_checks.run_round():
+        pass
+    await trio.sleep(1)
+    assert producer.questions == []
+    for sender in (server, *sessions):
+        del sender.wake, sender.send_next
+    server.wake()
+    await trio.sleep(1)
+    assert len(producer.questions) == 1
+    assert bodies(await cluster.dial(master.address).ask(pull())) == [b"hello"]
+    assert master.broker.transaction_checks.check_backs == 1
 
 
 @simulated

@@ -40,8 +40,7 @@ SETTLE_S: Final = 90.0
 CHECK_INTERVAL_S: Final = 0.5
 PRODUCERS: Final = ("p0", "p1", "p2")
 TABLES_INTERVAL_S: Final = 3.0
-TIMER_INTERVAL_S: Final = 1.5
-"""Times between two copies of tables, shorter than usual, so that more happens in the time of a story."""
+"""Time between two copies of tables, shorter than usual, so that more happens in the time of a story."""
 WHEEL_SLOTS: Final = 8192
 """Slots of the timer wheel, which is 38 MB large otherwise: 2.3 hours, more than clocks jump."""
 ALL_QUEUES: Final[tuple[Queue, ...]] = (
@@ -374,16 +373,18 @@ def run_seed(seed: int, show: Show | None = None) -> Outcome:
     return run_story(seed, Story(seed, show).run)
 
 
-def run_story(seed: int, run: Callable[[], Awaitable[Result]]) -> Result:
+def run_story(
+    seed: int, run: Callable[[], Awaitable[Result]], tables_interval_s: float = TABLES_INTERVAL_S
+) -> Result:
     """Run a story of whole brokers with a small timer wheel, and with tables that are copied often."""
     small_wheel = partial(TimerStoreConfig, wheel_slots=WHEEL_SLOTS)
     with (
         patch.object(build, "TimerStoreConfig", small_wheel),
         patch.multiple(
             table_sync,
-            TABLES_INTERVAL_S=TABLES_INTERVAL_S,
-            TIMER_INTERVAL_S=TIMER_INTERVAL_S,
-            MAX_INTERVAL_S=2 * TABLES_INTERVAL_S,
+            TABLES_INTERVAL_S=tables_interval_s,
+            TIMER_INTERVAL_S=tables_interval_s / 2,
+            MAX_INTERVAL_S=2 * tables_interval_s,
         ),
     ):
         return run_seeded(seed, run)

@@ -1,0 +1,25 @@
+"""Whole brokers under whole controllers in one process on virtual time, with faults that a seed decides.
+
+Theory of operation
+-------------------
+The brokers, files, network, clients and laws are those of `tests/simulation`; the controllers and their etcd are those
+of `gateway/controller/tests/simulation`. Instead of an operator, the controllers decide who is master:
+
+- `controllers.py`: controllers that listen on the network of the brokers;
+- `brokers.py`: a broker with all parts of controller mode: identity, heartbeats, lease, roles, epochs, AutoSwitchHA,
+  confirmed messages, hand-over and relay;
+- `group.py`: the route to the newest master, and the faults. Brokers are killed, lose power, stop cleanly or hand over.
+  Links are cut, also in one direction. Controllers end, members of etcd fail, answers of etcd are lost or late;
+- `laws.py`: what holds besides the laws of both simulations;
+- `story.py`: one seed.
+
+Further laws, of messages that wait for all replicas in sync (allAckInSyncStateSet):
+
+- no broker stores a message after one of a later epoch has stored one, nor while another one may;
+- an acknowledged message is in the log of each replica in sync, and so of each later master. Only if the power of a
+  replica was cut, and another fault hit the group at about the same time, may the last messages be lost;
+- whatever a consumer reads at any broker, also at a former master, stays at its offset;
+- in the end all logs have the same epochs.
+
+`python -m gateway.broker.replication.tests.controlled_simulation --seed 7 --trace` shows one seed.
+"""

@@ -1,0 +1,285 @@
+"""A broker under controllers: the whole `BrokerService` with all parts of controller mode."""
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import trio
+
+from gateway.broker.assembly.build import BrokerBuilder
+from gateway.broker.assembly.controlled_role import NO_ROLE, ControllerMode, undecided
+from gateway.broker.assembly.role_control import RoleLinks
+from gateway.broker.broker import Broker
+from gateway.broker.replication.parts import PeerLinks
+from gateway.broker.replication.tests.controlled_simulation.laws import ElectionLaws
+from gateway.broker.replication.tests.simulation.brokers import (
+    LIMITS,
+    PORT,
+    SETTINGS,
+    Answer,
+    SimBroker,
+    SimClock,
+    SimService,
+    read_queue,
+)
+from gateway.broker.replication.tests.simulation.history import History, LawBroken
+from gateway.broker.replication.tests.simulation.network import Network
+from gateway.config.replication import Role
+from gateway.tests.configs import broker_config
+from remoting.declare import Request
+from remoting.requests.send import SendMessageReply, SendMessageV2
+from remoting.server import ServerLimits
+
+CONTROLLER_SETTINGS: Final[dict[str, Any]] = {
+    "enable_controller_mode": True,
+    "all_ack_in_sync_state_set": True,
+    "controller_heartbeat_timeout_ms": 3000,
+    "broker_heartbeat_interval_ms": 500,
+    "send_heartbeat_timeout_ms": 500,
+    "sync_controller_metadata_period_ms": 2000,
+    "sync_broker_metadata_period_ms": 2000,
+    "check_sync_state_set_period_ms": 1000,
+    "ha_max_time_slave_not_catchup_ms": 3000,
+    "ha_send_heartbeat_interval_ms": 1500,
+    "ha_housekeeping_interval_ms": 6000,
+}
+"""Times a third as long as usual, so that more happens in the time of a story."""
+MAX_CLOCK_ERROR: Final = 0.01
+WATCH_S: Final = 0.1
+NEVER_S: Final = -1.0
+
+
+class LeaseClock(SimClock):
+    """The clock of a lease: a little fast or slow."""
+
+    def __init__(self, wall: SimClock, rate: float) -> None:
+        super().__init__()
+        self._wall = wall
+        self._rate = rate
+
+    def now_ms(self) -> int:
+        return self._wall.now_ms()
+
+    def monotonic(self) -> float:
+        return self._rate * trio.current_time()
+
+
+class ControlledService(SimService):
+    """A service that says when it stores something."""
+
+    def __init__(self, host: "ControlledBroker", *arguments: Any, **keywords: Any) -> None:
+        self._controlled = host
+        super().__init__(host, *arguments, **keywords)
+
+    def _check_appends(self, broker: Broker) -> None:
+        super()._check_appends(broker)
+        check_lease = broker.store.check_append
+        assert check_lease is not None
+
+        def check_and_judge() -> None:
+            check_lease()
+            self._controlled.note_append(broker)
+
+        broker.store.check_append = check_and_judge
+
+
+class ControlledBroker(SimBroker):
+    """One broker under controllers, through all its processes. Its name is its address."""
+
+    def __init__(
+        self,
+        number: int,
+        network: Network,
+        randomness: random.Random,
+        settings: dict[str, Any],
+        *,
+        history: History,
+        laws: ElectionLaws,
+        peers: Sequence["ControlledBroker"],
+        note_role: Callable[[SimBroker], None],
+        may_lose: Callable[["ControlledBroker"], bool],
+        trace: Callable[[str], None],
+    ) -> None:
+        super().__init__(
+            f"10.0.0.{number}", number, network, randomness, settings,
+            history=history, note_role=note_role, choose_id=lambda broker: number, trace=trace,
+        )  # fmt: skip
+        self.address = f"{self.name}:{PORT}"
+        self.lost_power_s: float | None = None
+        """Time of the last power cut, until everything that was acknowledged is in the log again."""
+        self.tables_until_s = NEVER_S
+        """Time until which the tables have what was answered by the masters until then."""
+        self.controller_id: int | None = None
+        self._laws = laws
+        self._peers = peers
+        self._may_lose = may_lose
+        rate = 1 + randomness.uniform(-MAX_CLOCK_ERROR, MAX_CLOCK_ERROR)
+        self._lease_clock = LeaseClock(self.clock, rate)
+        self._mode: ControllerMode | None = None
+        self._role_links: RoleLinks | None = None
+
+    # -- processes ------------------------------------------------------------------------------------------------
+
+    def _open(self, role: Role | None) -> SimService:
+        config = undecided(
+            broker_config(
+                **SETTINGS, **CONTROLLER_SETTINGS, broker_ip=self.name, listen_port=PORT, namesrv_addr="",
+                **self._settings,
+            )
+        )  # fmt: skip
+        builder = BrokerBuilder(
+            False, self.clock, self._run_blocking, lambda: PORT, self.files,
+            links=PeerLinks(self._open_transport, self._dial),
+        )  # fmt: skip
+        self._mode = mode = ControllerMode(
+            config, self._lease_clock, self.files, builder.store_config(config).root
+        )
+        self._role_links = RoleLinks(self._dial, hints=mode.hints, hand_overs=mode.hand_overs)
+        broker = builder.build(config)
+        self.note_store(broker)
+        service = ControlledService(
+            self, broker, LIMITS, ServerLimits(), self._run_blocking, builder=builder,
+            role_links=self._role_links, lease=mode.lease,
+        )  # fmt: skip
+        service.add_user(self)
+        self.follow(broker, service)
+        return service
+
+    async def _prepare(self, nursery: trio.Nursery) -> None:
+        assert self._mode is not None
+        assert self._role_links is not None
+        assert self.service is not None
+        await self.service.wait_for_role(NO_ROLE)
+        nursery.start_soon(self._mode.run, self.service, self._role_links)
+        nursery.start_soon(self._watch_roles)
+
+    async def step_down(self, max_s: float) -> None:
+        """End the process as SIGTERM does: another replica becomes master before, if there is one."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._cancel_at_end, nursery.cancel_scope)
+            if self._mode is not None and self.service is not None and self.is_up:
+                await self._mode.step_down(self.service, max_s)
+            nursery.cancel_scope.cancel()
+        if not self.is_killed:
+            await self.stop()
+        await self.wait_ended()
+
+    async def _cancel_at_end(self, scope: trio.CancelScope) -> None:
+        await self.wait_ended()
+        scope.cancel()
+
+    def _crash(self) -> None:
+        if self._power_lost:
+            self.lost_power_s = trio.current_time()
+        super()._crash()
+
+    def forget_tables(self) -> None:
+        """Expect nothing of the tables any more."""
+        super().forget_tables()
+        self.tables_until_s = NEVER_S
+
+    # -- roles ----------------------------------------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the present role, 0 before there is one."""
+        controlled = None if self.service is None else self.broker.config.controlled
+        return 0 if controlled is None else controlled.master_epoch
+
+    @property
+    def is_writable(self) -> bool:
+        """True while a message would be stored."""
+        service = self.service
+        if not self.is_up or self.is_killed or service is None or self._mode is None:
+            return False
+        is_master = service.is_open and service.broker.config.role is Role.MASTER
+        return is_master and not service.fence_reason and self._mode.lease.is_valid
+
+    def note_append(self, broker: Broker) -> None:
+        """Have a message judged that is about to be stored."""
+        if broker.config.role is not Role.MASTER:
+            self._laws.violations.append(f"{self.name} stores a message as {broker.config.role.value}")
+        self._laws.note_stored(self, self._peers, trio.current_time())
+
+    def note_store(self, broker: Broker) -> None:
+        """Note a store that was opened; that of a master has what was acknowledged, unless that may be lost."""
+        if broker.config.role is Role.MASTER and self.lost_power_s is not None:
+            self.breaks_promises = self._may_lose(self)
+            self.lost_power_s = None
+        super().note_store(broker)
+
+    def follow(self, broker: Broker, service: SimService | None = None) -> None:
+        """Take over new parts of the service."""
+        controlled = broker.config.controlled
+        if controlled is not None and controlled.broker_id > 0:
+            self.controller_id = controlled.broker_id
+        super().follow(broker, service)
+
+    def follow_master(self, master: SimBroker) -> None:
+        """Learn nothing: the controllers say who the master is."""
+
+    def forget_master(self) -> None:
+        """Trust no copy of the log or of the tables that was made until now: there is another master."""
+        self.is_verified = False
+        self.sync_times.clear()
+
+    async def _watch_roles(self) -> None:
+        """Note whom a slave follows, and how far its tables are."""
+        while True:
+            await trio.sleep(WATCH_S)
+            if self.store is None:
+                continue
+            newest = self.newest_master
+            if self.role is Role.MASTER:
+                if self is newest and self.is_serving:
+                    self.tables_until_s = trio.current_time()
+                continue
+            address = self.broker.replication.master_address
+            master = next((peer for peer in self._peers if peer.address == address), None)
+            if master is not self.master or master is not newest:
+                self.master = master
+                self.forget_master()
+            if len(self.sync_times) == 2:
+                self.tables_until_s = self.sync_times[0]
+            if self.is_verified and self.log_end >= self._history.promised_end:
+                self.lost_power_s = None
+
+    @property
+    def newest_master(self) -> "ControlledBroker | None":
+        """The master of the newest epoch."""
+        masters = [peer for peer in self._peers if peer.service is not None and peer.role is Role.MASTER]
+        return max(masters, key=lambda peer: peer.epoch, default=None)
+
+    # -- requests -------------------------------------------------------------------------------------------------
+
+    def start_request(
+        self, client: str, request: Request[Any], answer: Answer, on_request: Answer = lambda request: None
+    ) -> bool:
+        """Pass a request to the process, and judge its answer; return False if there is no process."""
+
+        def judge(outcome: Any) -> None:
+            if (
+                isinstance(request, SendMessageV2)
+                and isinstance(outcome, SendMessageReply)
+                and not outcome.code
+            ):
+                self._check_copies(int(outcome.msg_id[-16:], 16) + 1)
+            answer(outcome)
+
+        return super().start_request(client, request, judge, on_request)
+
+    def _check_copies(self, end: int) -> None:
+        """Judge an acknowledgement: all replicas in sync have the message that ends after ``end``."""
+        if self._laws.may_be_unclean:
+            return
+        for peer in self._peers:
+            is_whole = peer.store is not None and peer.lost_power_s is None
+            if is_whole and self._laws.is_in_set(peer.controller_id) and peer.log_end < end:
+                raise LawBroken(
+                    f"{self.name} acknowledges {end}, and {peer.name}, which is in sync, has the log up to "
+                    f"{peer.log_end}"
+                )
+
+    def read(self, topic: str, queue_id: int, offset: int) -> list[tuple[int, bytes]]:
+        """Return messages of a queue from an offset on: at any broker, because only confirmed ones are readable."""
+        return [] if self.store is None else read_queue(self.store, topic, queue_id, offset)

@@ -1,0 +1,64 @@
+"""Laws of whole brokers under controllers, besides those of `tests/simulation` and of the controllers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gateway.broker.replication.tests.simulation.history import History, LawBroken, Place, Queue
+from gateway.controller.broker_set import BrokerSet
+from gateway.controller.tests.simulation.laws import Acceptor, Laws
+
+KEPT_TOPICS = ("a", "b", "o")
+"""Topics that are never deleted, and to which no broker sends what it has delivered before."""
+
+
+@dataclass(slots=True)
+class ControlledHistory(History):
+    """The history of clients whose brokers show only messages that all replicas in sync have."""
+
+    observed: dict[Place, bytes] = field(default_factory=dict)
+    """Messages that somebody has read, by queue and offset."""
+
+    def note_read(self, reader: str, queue: Queue, offset: int, body: bytes) -> None:
+        """Judge a message that was read: nobody reads another one at its offset, before or after."""
+        History.note_read(self, reader, queue, offset, body)
+        if queue[0] not in KEPT_TOPICS:
+            return
+        other = self.observed.setdefault((queue, offset), body)
+        if other != body:
+            raise LawBroken(
+                f"{reader} read {body[:20]!r} from {queue} at {offset}, and {other[:20]!r} was read there"
+            )
+
+    def break_promises_after(self, end: int) -> None:
+        """Drop also what was read: the messages after ``end`` may be gone."""
+        History.break_promises_after(self, end)
+        self.observed.clear()
+
+
+@dataclass(slots=True)
+class ElectionLaws(Laws):
+    """The laws of controllers, for brokers that only say when they store something.
+
+    ``violations`` has what was broken in a task that reports no exceptions.
+    """
+
+    newest_epoch: int = 0
+    """The newest epoch in which a message was stored."""
+    violations: list[str] = field(default_factory=list)
+
+    def note_stored(self, broker: Acceptor, brokers: Sequence[Acceptor], now_s: float) -> None:
+        """Judge a broker that stores a message as master."""
+        if broker.epoch < self.newest_epoch:
+            self.violations.append(
+                f"{broker.name} stores a message in epoch {broker.epoch} after one of epoch {self.newest_epoch}"
+            )
+        self.newest_epoch = max(self.newest_epoch, broker.epoch)
+        try:
+            self.note_accepting(broker, brokers, now_s)
+        except AssertionError as error:
+            self.violations.append(str(error))
+
+    def is_in_set(self, broker_id: int | None) -> bool:
+        """Tell whether a replica is in sync, as it is stored."""
+        newest: BrokerSet | None = self.newest
+        return newest is not None and broker_id in newest.sync_set
