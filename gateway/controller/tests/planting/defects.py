@@ -10,7 +10,9 @@ ROOM: Final = "gateway/controller"
 ETCD_STORE: Final = f"{ROOM}/etcd_store.py"
 RULES: Final = f"{ROOM}/rules.py"
 BROKER_SET: Final = f"{ROOM}/broker_set.py"
+REPLICATION: Final = "gateway/broker/replication"
 SIMULATION: Final = (f"{ROOM}/tests/test_simulation.py",)
+WHOLE_BROKERS: Final = (f"{REPLICATION}/tests/test_controller_simulation.py",)
 
 
 class Law(enum.StrEnum):
@@ -21,6 +23,9 @@ class Law(enum.StrEnum):
     IDS = "Ids are unique"
     EPOCHS = "Epochs only grow"
     ACCEPTED = "An accepted set is not undone"
+    ACKNOWLEDGED = "Acknowledged by all is not lost"
+    READ = "What is read stays"
+    ALL_EPOCHS = "Every epoch reaches every replica"
 
 
 CONTROLLER_DEFECTS: Final = Catalogue(
@@ -113,6 +118,56 @@ CONTROLLER_DEFECTS: Final = Catalogue(
                 "                    await self._write(table, name, entry, decision.broker_set, size_bytes)\n",
             ),
             SIMULATION,
+        ),
+        Defect(
+            "lease-is-never-checked",
+            Law.ONE_MASTER,
+            change(
+                f"{REPLICATION}/fencing.py",
+                "        return not self._is_suspended and self.now() < self._end_s\n\n",
+                "        return True\n\n",
+            ),
+            WHOLE_BROKERS,
+        ),
+        Defect(
+            "whole-broker-outside-the-set-is-elected",
+            Law.IN_SYNC,
+            change(
+                f"{ROOM}/election.py",
+                "    chosen = _choose(broker_set, liveness, broker_set.sync_set, designated_id)\n",
+                "    chosen = _choose(broker_set, liveness, broker_set.replicas, designated_id)\n",
+            ),
+            WHOLE_BROKERS,
+        ),
+        Defect(
+            "replica-without-a-connection-is-not-waited-for",
+            Law.ACKNOWLEDGED,
+            change(
+                f"{REPLICATION}/sync_state.py",
+                "                if progress is None:\n                    return\n                lowest",
+                "                if progress is None:\n                    continue\n                lowest",
+            ),
+            WHOLE_BROKERS,
+        ),
+        Defect(
+            "slave-shows-what-is-not-confirmed",
+            Law.READ,
+            change(
+                f"{REPLICATION}/follower.py",
+                "        return self.confirm_offset or 0\n",
+                "        return NO_LIMIT\n",
+            ),
+            WHOLE_BROKERS,
+        ),
+        Defect(
+            "later-epoch-of-the-handshake-is-not-noted",
+            Law.ALL_EPOCHS,
+            change(
+                f"{REPLICATION}/auto_switch_follower.py",
+                "        if self._has_adopted and not (pending and pending[0].start <= end):\n",
+                "        if self._has_adopted:\n",
+            ),
+            WHOLE_BROKERS,
         ),
     ),
     rule="law",
