@@ -203,9 +203,11 @@ class ControlledBroker(SimBroker):
 
     def note_store(self, broker: Broker) -> None:
         """Note a store that was opened; that of a master has what was acknowledged, unless that may be lost."""
-        if broker.config.role is Role.MASTER and self.lost_power_s is not None:
-            self.breaks_promises = self._may_lose(self)
-            self.lost_power_s = None
+        if broker.config.role is Role.MASTER and broker.config.controlled is not None:
+            self.breaks_promises = self._laws.take_unclean(broker.config.controlled.master_epoch)
+            if self.lost_power_s is not None:
+                self.breaks_promises |= self._may_lose(self)
+                self.lost_power_s = None
         super().note_store(broker)
 
     def follow(self, broker: Broker, service: SimService | None = None) -> None:

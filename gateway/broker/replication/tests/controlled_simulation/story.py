@@ -25,6 +25,8 @@ from gateway.tests.seeds import Show
 FAULTS_UNTIL_S: Final = 30.0
 TABLES_INTERVAL_S: Final = 1.0
 """Time between two copies of tables: a master that leads for a moment has given its tables on."""
+UNCLEAN_EVERY: Final = 12
+"""Number of stories of which one allows elections of replicas that are not in sync."""
 OUTDATED_ROUTES: Final = 0.1
 """Chance that a producer sends to a broker that may not be the master any more."""
 
@@ -48,10 +50,11 @@ class ControlledStory(GroupStory):
         history = ControlledHistory()
         super().__init__(seed, show, history)
         chance, choice = self.randomness.random, self.randomness.choice
-        self.laws = ElectionLaws(may_be_unclean=False, clocks_stop=False)
+        self.laws = ElectionLaws(may_be_unclean=seed % UNCLEAN_EVERY == UNCLEAN_EVERY - 1, clocks_stop=False)
         moves_clocks = chance() < 0.2
         config = ControllerConfig(
             lease_s=choice([2, 5]),
+            enable_elect_unclean_master=self.laws.may_be_unclean,
             notify_broker_role_changed=chance() < 0.7,
             scan_not_active_broker_interval_ms=1000,
             scan_inactive_master_interval_ms=choice([500, 5000]),
