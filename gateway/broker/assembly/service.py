@@ -541,7 +541,8 @@ class BrokerService:
         elif self._has_unsaved_tables:
             self._persist_tables()
         self.tasks.settle_all()
-        self._show_in_sync()
+        if self._sync_problem:
+            self._show_in_sync()
         return await self._builder.rebuild(config, change.between)
 
     def _adopt(self, broker: Broker) -> None:
