@@ -15,6 +15,7 @@ The official controller has a log of events in a Raft group of its own in the pl
 
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -106,6 +107,8 @@ class Controller:
         self._store = store
         self._table = _Table()
         self._lock = trio.Lock()
+        # By broker name, set when the write of a new master is over.
+        self._changing_masters: dict[str, trio.Event] = {}
         self._nursery: trio.Nursery | None = None
         self._may_need_election = trio.Event()
         self._last_turn_s = clock.monotonic()
@@ -138,6 +141,16 @@ class Controller:
         entry = self._table.entries.get(name or "")
         return None if entry is None else entry.broker_set
 
+    async def settled_broker_set(self, name: str | None) -> BrokerSet | None:
+        """Return a broker set as `broker_set` does, but not while a change of its master is being written.
+
+        A master takes the answer for the proof that it may go on storing messages. If it is heard again during the
+        election of another one, which was begun while it was dead, it must not get that proof any more.
+        """
+        while (is_over := self._changing_masters.get(name or "")) is not None:
+            await is_over.wait()
+        return self.broker_set(name)
+
     def broker_sets(self) -> Iterator[BrokerSet]:
         """Yield all broker sets known here; they are those of the store while this controller leads."""
         for entry in self._table.entries.values():
@@ -162,9 +175,30 @@ class Controller:
                     size_bytes = len(decision.broker_set.to_json())
                     self._check_room(name, entry, decision.broker_set, size_bytes)
                 # The requesting broker may disconnect, but a write must not be left half known.
-                with trio.CancelScope(shield=True):
+                with (
+                    trio.CancelScope(shield=True),
+                    self._announced_change(name, broker_set, decision.broker_set),
+                ):
                     await self._write(table, name, entry, decision.broker_set, size_bytes)
         return decision
+
+    @contextmanager
+    def _announced_change(
+        self, name: str, before: BrokerSet | None, after: BrokerSet | None
+    ) -> Iterator[None]:
+        """Have `settled_broker_set` wait for a write that changes the master."""
+        if before is None or (
+            after is not None
+            and (after.master_id, after.master_epoch) == (before.master_id, before.master_epoch)
+        ):
+            yield
+            return
+        is_over = self._changing_masters[name] = trio.Event()
+        try:
+            yield
+        finally:
+            del self._changing_masters[name]
+            is_over.set()
 
     def _check_room(self, name: str, entry: Entry | None, broker_set: BrokerSet, size_bytes: int) -> None:
         """Raise RequestError if a registration exceeds a limit. Elections and removals are never refused."""

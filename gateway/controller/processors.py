@@ -119,10 +119,10 @@ async def elect_master(
 
 
 @ask.ControllerGetReplicaInfo.on(handlers)
-def get_replica_info(
+async def get_replica_info(
     controller: Controller, request: ask.ControllerGetReplicaInfo
 ) -> ask.ControllerGetReplicaInfoReply:
-    return rules.replica_info(controller.broker_set(request.broker_name))
+    return rules.replica_info(await controller.settled_broker_set(request.broker_name), controller.liveness)
 
 
 # -- operators --------------------------------------------------------------------------------------------------------

@@ -398,15 +398,20 @@ def _sync_state_set(broker_set: BrokerSet) -> SyncStateSet:
 # -- reading ---------------------------------------------------------------------------------------------------------
 
 
-def replica_info(broker_set: BrokerSet | None) -> ControllerGetReplicaInfoReply:
-    """Answer with the master, dead or alive, and the replicas in sync."""
+def replica_info(broker_set: BrokerSet | None, liveness: Liveness) -> ControllerGetReplicaInfoReply:
+    """Answer with the master, dead or alive, and the replicas in sync.
+
+    A master that was started again is to be elected like any other replica: until then there is none, or it would go on
+    in its old epoch while another one is elected.
+    """
     answer = ControllerGetReplicaInfoReply()
     if broker_set is None:
         answer.code = ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST.value
         answer.remark = "Broker metadata is not existed"
         return answer
-    answer.master_broker_id = broker_set.master_id
-    answer.master_address = broker_set.master_address
+    if not master_was_restarted(broker_set, liveness):
+        answer.master_broker_id = broker_set.master_id
+        answer.master_address = broker_set.master_address
     answer.master_epoch = broker_set.master_epoch
     answer.data = _sync_state_set(broker_set)
     return answer

@@ -17,6 +17,7 @@ class MemoryStore:
         self.entries: dict[str, Entry] = {}
         self.unavailable: set[str] = set()
         self.loses_answers = False
+        self.write_delay_s = 0.0
         self.writes: list[tuple[int, BrokerSet | None]] = []
         """Every write with the fence of its term, in order."""
         self._revision = 0
@@ -106,6 +107,7 @@ class MemberView:
 
     async def compare_and_put(self, term: Term, name: str, version: int, broker_set: BrokerSet | None) -> int:
         await self._reach()
+        await trio.sleep(self._shared.write_delay_s)
         new_version = self._shared.put(term, name, version, broker_set)
         if self._shared.loses_answers:
             raise StoreUnavailable("no answer in time")

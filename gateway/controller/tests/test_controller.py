@@ -164,6 +164,45 @@ def test_a_silent_master_is_replaced_when_its_time_is_over() -> None:
     play(Group("n0"), story)
 
 
+def test_a_master_that_is_heard_during_the_election_of_another_one_gets_no_confirmation() -> None:
+    """The store takes long to write the election, and heartbeats of the former master come again meanwhile."""
+
+    async def story(group: Group) -> None:
+        await group.begin(1, 2)
+        group.store.write_delay_s = 3.0
+        group.alive.remove(1)
+        await trio.sleep(11)
+        group.alive.add(1)
+        asked_s, masters = trio.current_time(), []
+        assert group.broker_set.master_id == 1
+        for _ in range(4):
+            # A heartbeat and a question: by both together the former master would renew its lease.
+            group.leader.record_heartbeat(ReplicaKey("C", NAME, 1), Heartbeat("h:1", timeout_s=10), None)
+            broker_set = await group.leader.settled_broker_set(NAME)
+            assert broker_set is not None
+            masters.append(broker_set.master_id)
+            await trio.sleep(0.1)
+        assert masters == [2] * 4
+        assert trio.current_time() < asked_s + 4
+
+    play(Group("n0"), story)
+
+
+def test_a_change_that_leaves_the_master_holds_up_no_confirmation() -> None:
+    async def story(group: Group) -> None:
+        await group.begin(1, 2)
+        group.store.write_delay_s = 3.0
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(group.alter, 1)
+            await trio.sleep(0.1)
+            with trio.fail_after(0.1):
+                broker_set = await group.leader.settled_broker_set(NAME)
+            assert broker_set is not None
+            assert (broker_set.master_id, broker_set.sync_set) == (1, {1, 2})
+
+    play(Group("n0"), story)
+
+
 def test_a_controller_that_restarts_leaves_the_master_alone() -> None:
     async def story(group: Group) -> None:
         await group.begin(1, 2)

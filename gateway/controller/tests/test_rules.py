@@ -240,6 +240,9 @@ def test_a_master_that_was_started_again_is_not_master_before_the_others_are_hea
     liveness = Liveness(clock.monotonic)
     assert register(broker_set, 1, liveness).answer.master_epoch is None
     liveness.record(key_of(broker_set, 1), Heartbeat("h:1", epoch=1, max_offset=50))
+    # Nobody is named as the master, or it would go on in its old epoch.
+    info = rules.replica_info(broker_set, liveness)
+    assert (info.master_broker_id, info.master_address, info.master_epoch) == (None, None, 1)
     for broker_id in (1, 3, rules.NO_BROKER):
         decision = rules.elect_master(broker_set, elect(broker_id), liveness, may_be_unclean=False)
         assert decision.answer.code == ResponseCode.CONTROLLER_ELECT_MASTER_FAILED
@@ -267,6 +270,8 @@ def test_a_master_that_was_started_again_leads_in_a_new_epoch_if_its_log_is_the_
     assert (decision.answer.code, decision.answer.master_epoch) == (0, 2)
     assert (elected.master_id, elected.master_epoch, elected.sync_set) == (1, 2, {1})
     # From then on it is a master like any other.
+    info = rules.replica_info(elected, liveness)
+    assert (info.master_broker_id, info.master_address, info.master_epoch) == (1, "h:1", 2)
     assert rules.has_live_master(elected, liveness)
     assert register(elected, 2, liveness).answer.master_epoch == 2
     decision = rules.elect_master(elected, elect(2), liveness, may_be_unclean=False)
