@@ -30,6 +30,7 @@ from compat_tests.clients.driver import JavaClientError, JavaDriver
 from compat_tests.clients.grpc_api import StockGrpcClient
 from compat_tests.clients.grpc_drivers import start_python_driver
 from compat_tests.clients.typed import create_group, topic_request
+from compat_tests.endpoints.official import QUICK_START_WITH_TLS, OfficialEndpoint
 from compat_tests.endpoints.proxy import OfficialProxy
 from compat_tests.jars import Unavailable
 from compat_tests.plugin import skip_or_fail
@@ -46,7 +47,8 @@ UNAUTHORIZED = 40100
 SEND, ACK = 310, 200_051
 CAPTURE_INTERVAL_MS = 100
 MIN_STORED = 30
-PREFIX = "rocketmq_shadow_"
+LOST = "rocketmq_shadow_grpc_forward_lost_connections_total"
+FAILED = "rocketmq_shadow_grpc_forward_failed_connects_total"
 
 
 @dataclass(frozen=True)
@@ -260,11 +262,11 @@ def test_clients_go_on_when_a_killed_proxy_is_back(
             sending = pool.submit(send_all)
             try:
                 eventually(lambda: len(stored) > MIN_STORED, 60)
-                lost_before = site.metrics()[f"{PREFIX}grpc_forward_lost_connections_total"]
+                lost, failed = site.metrics()[LOST], site.metrics()[FAILED]
                 site.proxy.kill()
-                eventually(
-                    lambda: site.metrics()[f"{PREFIX}grpc_forward_lost_connections_total"] > lost_before, 30
-                )
+                eventually(lambda: site.metrics()[LOST] > lost, 30)
+                # The client tries again, and is sent away at once.
+                eventually(lambda: site.metrics()[FAILED] > failed, 60)
                 site.proxy.restart()
                 before = len(stored)
                 eventually(lambda: len(stored) > before + MIN_STORED, 150)
@@ -281,4 +283,29 @@ def test_clients_go_on_when_a_killed_proxy_is_back(
             return received >= set(stored)
 
         eventually(receive, 150)
-    assert site.metrics()[f"{PREFIX}grpc_forward_failed_connects_total"] >= 0
+
+
+def test_tls_on_either_side(drivers: Mapping[str, CommandDriver], tmp_path: Path) -> None:
+    """The Proxy takes TLS only; clients come with and without."""
+    try:
+        endpoint = OfficialEndpoint(jvm=QUICK_START_WITH_TLS)
+    except Unavailable as missing:
+        skip_or_fail(str(missing))
+    with endpoint, OfficialProxy(endpoint.namesrv, tls_mode="enforcing") as proxy:
+        with dial(endpoint.broker, None) as broker:
+            broker.ask(topic_request(PLAIN, 4))
+        sets = {
+            "primary.namesrv": json.dumps([endpoint.namesrv]),
+            "primary.tls.enabled": "true",
+            "primary.tls.verify": "false",
+            "listen.grpc_port": "0",
+            "listen.grpc_forward_to": proxy.address,
+        }
+        words = [word for key, value in sets.items() for word in ("--set", f"{key}={value}")]
+        with Gateway(tmp_path, *words, command="shadow") as gateway:
+            for tls in (False, True):
+                client = StockGrpcClient(drivers["java"], "").acting_as(gateway.ready["grpc"], tls=tls)
+                with client.producer(PLAIN) as producer:
+                    (receipt,) = producer.send({"topic": PLAIN, "body": "x"})
+                assert receipt["id"]
+            assert "Traceback" not in gateway.output()

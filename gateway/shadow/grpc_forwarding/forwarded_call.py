@@ -58,7 +58,10 @@ _STATUS_NAMES: Final = {str(int(status)).encode(): status.name for status in Grp
 
 
 class ForwardedCall:
-    """A call in progress. `request` and `answer` are the handlers of its two streams."""
+    """A call in progress. The handlers of its two streams are a `RequestHalf` and an `AnswerHalf`.
+
+    It refers to neither: a cycle would keep each call in memory until the garbage collector runs, which it rarely does.
+    """
 
     def __init__(
         self,
@@ -82,9 +85,14 @@ class ForwardedCall:
         self.deadline_s = deadline_s
         self.recorder = recorder
         self.long_work = long_work
+        self.encoding = encoding
+        self.passes_requests = method not in TRANSLATED_REQUESTS
+        """True if the data of requests passes as it is."""
+        self.passes_answers = method not in TRANSLATED_ANSWERS
+        """True if the data of answers passes as it is."""
+        self.has_headers = False
+        """True once the client was sent the first headers of the answer."""
         self.is_over = False
-        self.request = RequestHalf(self, encoding)
-        self.answer = AnswerHalf(self)
         self._counts = counts
         self._begin_s = monotonic()
         counts.running += 1
@@ -103,7 +111,7 @@ class ForwardedCall:
             return
         self.proxy.reset_stream(self.stream_id, ErrorCode.CANCEL)
         trailers = [("grpc-status", str(int(status))), ("grpc-message", encode_status_text(text))]
-        if self.answer.has_headers:
+        if self.has_headers:
             self.client.send_trailers(self.stream_id, encode_headers(trailers))
         else:
             head = [(":status", "200"), ("content-type", "application/grpc")]
@@ -125,11 +133,11 @@ class ForwardedCall:
 class RequestHalf:
     """The client's stream: takes the request, and hands it to the Proxy."""
 
-    def __init__(self, call: ForwardedCall, encoding: str) -> None:
+    def __init__(self, call: ForwardedCall) -> None:
         self.call = call
         self._reader: MessageReader | None = None
-        if call.method in TRANSLATED_REQUESTS:
-            self._reader = MessageReader(encoding, MAX_TRANSLATED_REQUEST_BYTES)
+        if not call.passes_requests:
+            self._reader = MessageReader(call.encoding, MAX_TRANSLATED_REQUEST_BYTES)
 
     @property
     def held_bytes(self) -> int:
@@ -183,7 +191,7 @@ class RequestHalf:
     def note_sent(self, size: int) -> None:
         """Take note that the client was sent a part of an answer that passes as it is."""
         call = self.call
-        if call.answer.passes_data:
+        if call.passes_answers:
             call.proxy.return_credit(call.stream_id, size)
 
 
@@ -192,10 +200,6 @@ class AnswerHalf:
 
     def __init__(self, call: ForwardedCall) -> None:
         self._call = call
-        self.passes_data = call.method not in TRANSLATED_ANSWERS
-        """True if the answer's data passes as it is."""
-        self.has_headers = False
-        """True once the client was sent the first headers."""
         self._reader: MessageReader | None = None
         self._head = b""
         self._pending: deque[bytes | None] = deque()
@@ -222,15 +226,17 @@ class AnswerHalf:
         """Pass the headers or the trailers on. Raises FrameError for such as HTTP/2 forbids."""
         fields = list(fields)
         check_fields(fields)
-        if [name for name, _ in fields if name.startswith(b":")] != [b":status"] * (not self.has_headers):
+        if [name for name, _ in fields if name.startswith(b":")] != [b":status"] * (
+            not self._call.has_headers
+        ):
             raise violation("an answer begins with its status, and ends without one")
         values = dict(reversed(fields))  # The first of a repeated header counts.
-        if not self.has_headers and not is_last:
+        if not self._call.has_headers and not is_last:
             if values.get(b":status", b"").startswith(b"1"):
                 return  # Interim headers: those of the answer follow.
-            self.has_headers = True
+            self._call.has_headers = True
             encoding = values.get(b"grpc-encoding", IDENTITY.encode()).decode("latin-1")
-            if not self.passes_data:
+            if not self._call.passes_answers:
                 self._reader = MessageReader(encoding, self._call.client.limits.max_frame_bytes)
             self._call.client.send_headers(self._call.stream_id, encode_fields(fields))
             return
@@ -251,7 +257,7 @@ class AnswerHalf:
         """End the client's stream as the Proxy has ended its own."""
         call = self._call
         is_first = call.end(self._ending)
-        if self.has_headers:
+        if call.has_headers:
             call.client.send_trailers(call.stream_id, self._trailers)
         else:
             call.client.send_headers(call.stream_id, self._trailers, ends_stream=True)
@@ -261,11 +267,11 @@ class AnswerHalf:
     def receive(self, data: bytes) -> None:
         """Pass a part of the answer on. Raises FrameError for one before its headers."""
         call = self._call
-        if not self.has_headers:
+        if not call.has_headers:
             raise violation("data before the headers of its answer")
         if len(self._head) < _HEAD_BYTES:
             self._head += data[: _HEAD_BYTES - len(self._head)]
-        if self.passes_data:
+        if call.passes_answers:
             if call.recorder is not None:
                 call.recorder.add_answer(data)
             if call.client.can_send(call.stream_id):
@@ -347,5 +353,5 @@ class AnswerHalf:
     def note_sent(self, size: int) -> None:
         """Take note that the Proxy was sent a part of a request that passes as it is."""
         call = self._call
-        if call.method not in TRANSLATED_REQUESTS:
+        if call.passes_requests:
             call.client.return_credit(call.stream_id, size)

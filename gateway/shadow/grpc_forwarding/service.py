@@ -25,7 +25,7 @@ from gateway.shadow.clusters.endpoints import UpstreamTls, upstream_opener
 from gateway.shadow.grpc_forwarding.captured_calls import CallCapture, CallRecorder
 from gateway.shadow.grpc_forwarding.client_connection import PROXY_LOST, ClientConnection
 from gateway.shadow.grpc_forwarding.endpoints import EndpointTranslation, endpoints_of
-from gateway.shadow.grpc_forwarding.forwarded_call import TELEMETRY, ForwardedCall, RequestHalf
+from gateway.shadow.grpc_forwarding.forwarded_call import TELEMETRY, AnswerHalf, ForwardedCall, RequestHalf
 from gateway.shadow.grpc_forwarding.proxy_connection import ProxyConnection
 from gateway.shadow.grpc_forwarding.relay_connection import check_fields
 from gateway.shadow.proxy.address_book import AUTO
@@ -265,8 +265,8 @@ class GrpcForwarder:
         )
         pseudo = [field for field in fields if field[0].startswith(b":") and field[0] not in _REPLACED]
         rest = [field for field in fields if not field[0].startswith(b":")]
-        proxy.open_call(stream_id, encode_fields([*pseudo, *self._replaced_headers, *rest]), call.answer)
-        return call.request
+        proxy.open_call(stream_id, encode_fields([*pseudo, *self._replaced_headers, *rest]), AnswerHalf(call))
+        return RequestHalf(call)
 
     def _local_of(self, client: ClientConnection) -> Host:
         """Return the gateway's address as a client is told, unless it names a better one itself."""

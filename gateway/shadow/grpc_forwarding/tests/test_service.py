@@ -1,5 +1,6 @@
 """Calls that are passed on to the primary's Proxy: unchanged but for addresses, bounded, and ended cleanly."""
 
+import gc
 from contextlib import suppress
 from functools import partial
 
@@ -20,7 +21,11 @@ from gateway.grpc_front.http2_frames import (
 from gateway.grpc_front.tests.world import message, producer_settings, receive_request, send_request
 from gateway.shadow.clusters.endpoints import UpstreamTls
 from gateway.shadow.grpc_forwarding.endpoints import endpoints_of
-from gateway.shadow.grpc_forwarding.forwarded_call import DEADLINE_GRACE_S, MAX_TRANSLATED_REQUEST_BYTES
+from gateway.shadow.grpc_forwarding.forwarded_call import (
+    DEADLINE_GRACE_S,
+    MAX_TRANSLATED_REQUEST_BYTES,
+    ForwardedCall,
+)
 from gateway.shadow.grpc_forwarding.proxy_connection import MAX_PING_S, SILENCE_S
 from gateway.shadow.grpc_forwarding.service import CHECK_INTERVAL_S, GrpcForwarder
 from gateway.shadow.grpc_forwarding.tests.fake_proxy import (
@@ -372,6 +377,27 @@ async def test_an_answer_before_the_end_of_its_request():
         assert call.reset == 0
         world.proxy.answer = echo_settings
         assert (await client.call("Heartbeat", m.HeartbeatRequest())).status.code == m.OK
+
+
+@simulated
+async def test_calls_that_are_over_leave_no_cycles():
+    async with opened() as world:
+        client = world.client()
+        world.proxy.answer = echo_settings
+        await client.call("Heartbeat", m.HeartbeatRequest())
+        await settle()
+        gc.collect()
+        gc.disable()
+        try:
+            request = m.QueryRouteRequest(topic=m.Resource(name="orders"))
+            stream = await client.start("QueryRoute", request, m.QueryRouteResponse)
+            world.proxy.answer = None
+            await (await world.proxy.call(1)).answer(route(3))
+            await stream.ended.wait()
+            await settle()
+            assert not [one for one in gc.get_objects() if isinstance(one, ForwardedCall)]
+        finally:
+            gc.enable()
 
 
 # -- time ----------------------------------------------------------------------------------------------------------
