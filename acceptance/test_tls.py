@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from compat_tests.cases.conftest import JAVA_CLIENTS, stock_client, warm_up
+from compat_tests.cases.conftest import JAVA_CLIENTS, has_queues, stock_client
 from compat_tests.clients.driver import JavaClientError
 from compat_tests.clients.java_api import JavaClient
 from compat_tests.clients.typed import has_route, messages, pull, send, topic_request
@@ -61,10 +61,10 @@ def asks(address: str, tls: ssl.SSLContext | None) -> None:
 
 
 def send_and_consume(java: JavaClient, topic: str) -> None:
-    # A cold JVM may take seconds for its first TLS handshake. The client fetches a first route in the background then,
-    # and a send gives up after 3 s in which it cannot fetch its own: "No route info of this topic".
-    warm_up(java)
     with java.producer(f"p_{topic}") as producer:
+        # Client 4.9 fetches its first routes in the background, and a send gives up after 6 s in which it waits for
+        # them. The first TLS handshake of a cold JVM takes longer on a busy machine.
+        eventually(lambda: has_queues(producer, "TBW102"), 90)
         assert [each["status"] for each in producer.send_numbered(topic, 20)] == ["SEND_OK"] * 20
     with java.push(f"g_{topic}", topic) as consumer:
         assert {each["body"] for each in consumer.received(20, timeout_s=60)} == set(map(str, range(20)))
