@@ -15,6 +15,8 @@ from compat_tests.jars.class_data import build_archive_once, report_missing_arch
 from compat_tests.jars.java import archive_path
 
 PROFILE = "server-5.4"
+FIRST_SEND_S = 60.0
+"""For the first send of a cold broker, which takes seconds on a busy machine."""
 RECORDING = "-XX:+IgnoreUnrecognizedVMOptions -XX:+RecordDynamicDumpInfo"
 
 
@@ -31,7 +33,7 @@ def _dump_archive(archive: Path) -> str:
     if jcmd is None:
         return "jcmd is not on PATH"
     with OfficialEndpoint(profile=PROFILE, jvm=f"{QUICK_START} {RECORDING}") as server:
-        with Probe(server.broker) as probe:
+        with Probe(server.broker, timeout_s=FIRST_SEND_S) as probe:
             probe.send("archives", b"what a broker reads for its first message")
         command = [jcmd, str(server.children[-1].pid), "VM.cds", "dynamic_dump", str(archive)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -8,11 +8,11 @@
 
 Most runs wait as much as they compute, so several run at a time, each with servers of its own. The output of a run is
 printed in one piece when the run ends. A unit, conformance or Spark run that fails is repeated once with the failed
-cases, on a new server, because JVMs on a busy machine are late at times. Failed installations are repeated, too. The
-second tries come last, one at a time, so that they do not meet the same load again. Both outputs are shown. A case that
-needs its second try is a defect with a cause: the summary names each one, with the cause that `second_tries.toml` gives
-for it. The last lines of failed runs are printed again above the final summary. The exit status is 1 if a run failed
-twice.
+cases, on a new server, because JVMs on a busy machine are late at times. So are failed installations, guides, the
+archives and the interchange. The second tries come last, one at a time, so that they do not meet the same load again.
+Both outputs are shown. A case that needs its second try is a defect with a cause: the summary names each one, with the
+cause that `second_tries.toml` gives for it. The last lines of failed runs are printed again above the final summary.
+The exit status is 1 if a run failed twice.
 """
 
 import argparse
@@ -266,6 +266,7 @@ def _runs() -> list[Run]:
     # Hypothesis tells a story that failed again, so that chance lets none pass at the second try.
     unit_cache = ["-o", "cache_dir=.pytest_cache/unit"]
     python_cache = ["-o", "cache_dir=.pytest_cache/unit-python"]
+    interchange_cache = ["-o", "cache_dir=.pytest_cache/interchange"]
     fuzz = [python, "-m", "tools.fuzz", "--busy", "--seed", "1"]
     return [
         Run("format", "formatting (ruff)", [str(tools / "ruff"), "format", "--check", "."]),
@@ -286,6 +287,7 @@ def _runs() -> list[Run]:
         Run(
             "archives",
             "class archives, so that official servers start sooner",
+            [python, "-m", "compat_tests.archives"],
             [python, "-m", "compat_tests.archives"],
         ),
         Run(
@@ -395,7 +397,8 @@ def _runs() -> list[Run]:
         Run(
             "interchange",
             "store files opened in turns with the official broker (Java)",
-            _pytest(INTERCHANGE),
+            _pytest(INTERCHANGE, *interchange_cache),
+            _pytest(INTERCHANGE, *interchange_cache, "--last-failed", "--last-failed-no-failures=none"),
             environment=_official_jars,
         ),
         _cases("compat-image", "the official container image (Docker)", "image", [], IMAGE_FILES),
