@@ -429,6 +429,13 @@ class MoveChecks:
         return unconsumed
 
     def _check_popped(self, topic: str, group: str) -> MoveCheck:
+        if self.traffic.is_first_pop_waiting(group, topic):
+            return MoveCheck(
+                "popped",
+                False,
+                "unknown",
+                f"the first pop of {group} since the gateway's start is not answered yet",
+            )
         out_until_ms = self.traffic.invisible_until_ms(group, topic)
         left_ms = out_until_ms + MAX_REVIVE_DELAY_MS - self._now_ms()
         reason = "popped messages may come back until then" if left_ms > 0 else ""

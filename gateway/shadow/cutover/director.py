@@ -201,7 +201,10 @@ class MoveDirector:
 
     def _side_of_read(self, command: Command, frame: bytes) -> Side:
         topic = command.ext.get("topic") or ""
-        side = self._consumer_side(topic, command.ext.get("consumerGroup") or "")
+        group = command.ext.get("consumerGroup") or ""
+        side = self._consumer_side(topic, group)
+        if command.code == PopMessage.code:
+            self._traffic.note_pop(group, topic)
         if side is Side.TARGET and command.code in READ_CODES and self._traffic.note_read(topic, frame):
             self._hub.refresh_interests()
         return side

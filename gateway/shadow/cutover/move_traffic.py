@@ -5,14 +5,15 @@ holders of queue locks, the time until which popped messages are invisible, and 
 `director` decides about the side of a request.
 
 Locks and pops are observed although no topic moves. A group that moves may hold locks, and messages that it popped
-before: those come back at the side where they were popped, so the group must not leave that side until then.
+before: those come back at the side where they were popped, so the group must not leave that side until then. Pops
+from before the gateway's start were not observed; they are over one invisible time after the group's first pop.
 """
 
 import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection
-from typing import Final
+from typing import Final, NamedTuple
 
 from codec import properties as names
 from codec.command import Command
@@ -32,6 +33,10 @@ from remoting.requests.transaction import CheckTransactionState
 
 SEND_CODES: Final = frozenset({SendMessage.code, SendMessageV2.code, SendBatchMessage.code})
 POP_CODES: Final = frozenset({PopMessage.code, ChangeMessageInvisibletime.code})
+NO_MESSAGE_CODES: Final = frozenset(
+    {ResponseCode.PULL_NOT_FOUND, ResponseCode.POLLING_FULL, ResponseCode.POLLING_TIMEOUT}
+)
+"""Answers of a broker that accepted a pop, and had no message for it."""
 LOCK_CODES: Final = frozenset({LockBatchMq.code, UnlockBatchMq.code})
 READ_CODES: Final = frozenset({PullMessage.code, LitePullMessage.code, PopMessage.code})
 """Requests that a broker may hold until there is a message."""
@@ -63,6 +68,16 @@ def properties_of_send(command: Command) -> dict[str, str]:
     return decode_properties(command.ext.get("properties" if command.code == SendMessage.code else "i") or "")
 
 
+class GroupPops(NamedTuple):
+    """A group's pops of a topic: the end of the last invisible time, in ms since 1970, and the longest one."""
+
+    invisible_until_ms: int
+    longest_ms: int
+
+
+NO_POPS: Final = GroupPops(0, 0)
+
+
 class MoveTraffic:
     """An Observer of exchanges. `topics` are those whose sends count; while there are none only locks and pops are
     observed.
@@ -77,7 +92,8 @@ class MoveTraffic:
         self._ends: dict[QueueOnSide, int] = {}
         self._half_messages: OrderedDict[str, Side] = OrderedDict()
         self._lock_holders: OrderedDict[tuple[str, str], dict[MessageQueue, float]] = OrderedDict()
-        self._popped_until_ms: dict[tuple[str, str], int] = {}
+        self._pops: dict[tuple[str, str], GroupPops] = {}
+        self._first_pops: set[tuple[str, str]] = set()
 
     def watch_topics(self, topics: Collection[str]) -> None:
         """Count the sends of these topics from now on, and forget all others."""
@@ -233,28 +249,51 @@ class MoveTraffic:
         """Return the time until which messages that the group popped are invisible, in ms since 1970; 0 if there
         are none.
         """
-        return self._popped_until_ms.get((group, topic), 0)
+        pops = self._pops.get((group, topic))
+        return 0 if pops is None else pops.invisible_until_ms
+
+    def note_pop(self, group: str, topic: str) -> None:
+        """Note that a group asks for messages of a topic."""
+        key = group, original_topic(topic, group)
+        if key not in self._pops and len(self._first_pops) < MAX_POP_GROUPS:
+            self._first_pops.add(key)
+
+    def is_first_pop_waiting(self, group: str, topic: str) -> bool:
+        """Tell whether a group's first pop is not answered yet, so that its invisible time is unknown."""
+        return (group, topic) in self._first_pops
 
     def _observe_pop(self, exchange: Exchange) -> None:
-        answer = exchange.answer_command
-        # Without an answer the broker may have popped messages all the same: nobody has them, and they come back.
-        if answer is not None and answer.code != ResponseCode.SUCCESS:
-            return
-        request_fields = exchange.request_command.ext
+        request_fields, answer = exchange.request_command.ext, exchange.answer_command
         group = request_fields.get("consumerGroup", "")
         key = group, original_topic(request_fields.get("topic", ""), group)
-        invisible_ms = parse_java_integer(request_fields.get("invisibleTime") or "0")
+        self._first_pops.discard(key)
+        invisible_ms = max(0, parse_java_integer(request_fields.get("invisibleTime") or "0"))
+        pops = self._pops.get(key)
+        if answer is None:
+            # The broker may have popped messages all the same: nobody has them, and they come back. The time is that of
+            # pops that a broker accepted, because this one may be of a client without permission.
+            if pops is None:
+                return
+            invisible_ms = min(invisible_ms, pops.longest_ms)
+        elif answer.code in NO_MESSAGE_CODES:
+            # What the group popped before, through an earlier run of the gateway or through a Proxy, is unknown.
+            if pops is None:
+                self._note_pops(key, exchange.wall_ms, exchange.wall_ms + invisible_ms, invisible_ms)
+            return
+        elif answer.code != ResponseCode.SUCCESS:
+            return
         # By the gateway's clock, as the broker's may differ: the messages were popped before the answer came.
         answered_ms = exchange.wall_ms + math.ceil((exchange.answered_s - exchange.asked_s) * 1000)
-        until = answered_ms + max(0, invisible_ms)
-        if len(self._popped_until_ms) >= MAX_POP_GROUPS:
-            self._forget_visible(exchange.wall_ms)
-        if key in self._popped_until_ms or len(self._popped_until_ms) < MAX_POP_GROUPS:
-            self._popped_until_ms[key] = max(until, self._popped_until_ms.get(key, 0))
+        self._note_pops(key, exchange.wall_ms, answered_ms + invisible_ms, invisible_ms)
 
-    def _forget_visible(self, now_ms: int) -> None:
-        """Forget the groups whose popped messages are visible again."""
-        self._popped_until_ms = {key: until for key, until in self._popped_until_ms.items() if until > now_ms}
+    def _note_pops(self, key: tuple[str, str], now_ms: int, until_ms: int, invisible_ms: int) -> None:
+        if len(self._pops) >= MAX_POP_GROUPS:
+            self._pops = {key: pops for key, pops in self._pops.items() if pops.invisible_until_ms > now_ms}
+        pops = self._pops.get(key, NO_POPS)
+        if pops is not NO_POPS or len(self._pops) < MAX_POP_GROUPS:
+            self._pops[key] = GroupPops(
+                max(until_ms, pops.invisible_until_ms), max(invisible_ms, pops.longest_ms)
+            )
 
 
 def _count_younger(under_way: dict[int, list[float]], since_s: float) -> int:

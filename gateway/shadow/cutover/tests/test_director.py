@@ -76,6 +76,14 @@ def test_reads_follow_their_group(code):
     assert direct_request(hub, code, {"topic": "other", "consumerGroup": "a"}) is PRIMARY
 
 
+def test_first_pops_are_known_before_their_answer():
+    hub, _, traffic = make_director(Move("t", P, {"g": P}))
+    direct_request(hub, 11, {"topic": "t", "consumerGroup": "puller"})
+    direct_request(hub, 200050, {"topic": "%RETRY%g_t", "consumerGroup": "g"})
+    assert traffic.is_first_pop_waiting("g", "t")
+    assert not traffic.is_first_pop_waiting("puller", "t")
+
+
 @pytest.mark.parametrize(("topic", "side"), [("%RETRY%a", TARGET), ("%RETRY%b", PRIMARY), ("%RETRY%a_t", TARGET),
                                              ("%RETRY%a+t", TARGET), ("%RETRY%a+u", PRIMARY)])  # fmt: skip
 def test_retry_topics_follow_their_group(topic, side):

@@ -132,11 +132,37 @@ def test_what_a_group_popped_before_its_topic_moves_is_known():
     assert traffic.invisible_until_ms("g", "t") == 65_000
 
 
+def test_a_group_may_have_popped_before_its_first_pop_that_is_seen():
+    traffic = watch_topics("t")
+    traffic.note_pop("g", "%RETRY%g_t")
+    assert traffic.is_first_pop_waiting("g", "t")
+    traffic.observe(make_pop(invisibleTime="60000", answer=209, duration_s=20.0))
+    assert not traffic.is_first_pop_waiting("g", "t")
+    assert traffic.invisible_until_ms("g", "t") == 65_000
+    traffic.note_pop("g", "t")
+    traffic.observe(make_pop(invisibleTime="60000", answer=209, wall_ms=30_000))
+    assert not traffic.is_first_pop_waiting("g", "t")
+    assert traffic.invisible_until_ms("g", "t") == 65_000
+
+
 @pytest.mark.parametrize("code", [200050, 200053])
 def test_a_pop_whose_answer_was_lost_may_have_hidden_messages(code):
     traffic = watch_topics("t")
-    traffic.observe(make_pop(code, answer=None, invisibleTime="60000", duration_s=2.0))
-    assert traffic.invisible_until_ms("g", "t") == 67_000
+    traffic.observe(make_pop(invisibleTime="60000", answer=210))
+    traffic.observe(make_pop(code, answer=None, invisibleTime="50000", wall_ms=20_000, duration_s=2.0))
+    assert traffic.invisible_until_ms("g", "t") == 72_000
+
+
+@pytest.mark.parametrize("answer", [None, 1, 16])
+def test_pops_that_no_broker_accepted_hold_nobody_up(answer):
+    traffic = watch_topics("t")
+    traffic.note_pop("g", "t")
+    traffic.observe(make_pop(answer=answer, invisibleTime=str(2**60)))
+    assert not traffic.is_first_pop_waiting("g", "t")
+    assert traffic.invisible_until_ms("g", "t") == 0
+    traffic.observe(make_pop(invisibleTime="60000"))
+    traffic.observe(make_pop(answer=answer, invisibleTime=str(2**60)))
+    assert traffic.invisible_until_ms("g", "t") == 65_000
 
 
 @pytest.mark.parametrize("topic", ["%RETRY%g_t", "%RETRY%g+t"])
@@ -176,7 +202,8 @@ def test_made_up_groups_and_queues_are_bounded(monkeypatch):
     for number in range(100):
         traffic.observe(make_pop(consumerGroup=f"g{number}", invisibleTime="60000", wall_ms=number))
         traffic.observe(make_send(number, offset=1, side=Side.TARGET))
-    assert len(traffic._popped_until_ms) == 10
+        traffic.note_pop(f"waiting{number}", "t")
+    assert len(traffic._pops) == len(traffic._first_pops) == 10
     traffic.observe(make_pop(consumerGroup="h", invisibleTime="1000", wall_ms=100_000))
     assert traffic.invisible_until_ms("h", "t") == 101_000
     queues = [MessageQueue(topic="t", broker_name="b", queue_id=number) for number in range(50)]
