@@ -13,7 +13,10 @@ the answers that wait for it. Under a controller slaves speak AutoSwitchHA inste
    sockets of the poll, so that the requests of many senders share a piece.
 2. A slave that is further behind, or slow, is `busy`: its task sends piece after piece and lets the others have their
    turn after each. `wake` passes over it.
-3. Without traffic the task sends a heartbeat, and closes a connection that has been silent for too long.
+3. While a slave has two pieces to acknowledge, a few new messages wait for the first acknowledgement. Where no answer
+   waits for slaves, they also wait until `PIECE_INTERVAL_S` after the last piece (`_send_held`): a piece costs both
+   sides nearly the same, however many messages it has.
+4. Without traffic the task sends a heartbeat, and closes a connection that has been silent for too long.
 
 Invariant: whatever is sent is copied from the log first. A file that retention deletes while a slave reads it stays
 mapped until that slave is through (`LogCursor`), and no connection outlives `run`, which ends before the store closes.
@@ -65,6 +68,8 @@ MAX_REMEMBERED_HOSTS: Final = 64
 SECOND_S: Final = 1.0
 MIN_PIECE_BYTES: Final = 32 * 1024
 """Bytes that are sent without waiting for acknowledgements."""
+PIECE_INTERVAL_S: Final = 0.002
+"""Shortest time between two pieces of a few messages while no answer waits for slaves."""
 MAX_SETTLE_S: Final = 1.0
 SETTLE_POLL_S: Final = 0.01
 
@@ -174,6 +179,7 @@ class HaServer:
         self._shared_ids: dict[int, str] = {}  # the words for the operator, by broker id
         self._serving: list[_Session] = []
         self._is_wake_deferred = False
+        self._has_held = trio.Event()
         self._has_replicas = trio.Event()
 
     def open_default_stream(self, broker_id: int | None) -> SlaveStream:
@@ -225,6 +231,17 @@ class HaServer:
             while any(replica.bytes_behind(self.log.max_offset) for replica in self.replicas):  # noqa: ASYNC110
                 await trio.sleep(SETTLE_POLL_S)
 
+    def hold(self) -> None:
+        """Send a few messages `PIECE_INTERVAL_S` from now, with those that come until then."""
+        self._has_held.set()
+
+    async def _send_held(self) -> None:
+        while True:
+            await self._has_held.wait()
+            await trio.sleep(PIECE_INTERVAL_S)
+            self._has_held = trio.Event()
+            self._wake_now()
+
     async def _send_unannounced(self) -> None:
         """Send, soon, what was appended outside of requests."""
         while True:
@@ -241,6 +258,7 @@ class HaServer:
         """Accept slaves on these sockets until cancelled; then close the connections, not the sockets."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._send_unannounced)
+            nursery.start_soon(self._send_held)
             for listener in listeners:
                 # A copy, because `accept_connections` closes what it was given, and `run` may be called again.
                 nursery.start_soon(accept_connections, listener.dup(), self._accept, nursery)
@@ -560,14 +578,13 @@ class _Session:
     def send_next(self, *, at_once: bool = False) -> None:
         """Send the next piece if the socket takes it at once; otherwise let the task do it.
 
-        A few new messages wait, unless they shall be sent ``at_once``, while the slave has two pieces to acknowledge:
-        the acknowledgement of the first sends all that have come by then.
+        A few new messages may wait for more, unless they shall be sent ``at_once``.
         """
         cursor = self._cursor
         if cursor is None or self._is_busy or self._closed or cursor.is_at_end:
             return
         few = self._server.log.max_offset - cursor.offset < MIN_PIECE_BYTES
-        if few and self.replica.acknowledged < self._first_unacknowledged and not at_once:
+        if few and not at_once and self._awaits_more():
             return
         self._first_unacknowledged = cursor.offset
         if self._pause_s() == 0:
@@ -579,6 +596,18 @@ class _Session:
                 return
         self._is_busy = True
         self._attention.set()
+
+    def _awaits_more(self) -> bool:
+        """Tell whether a few new messages wait; an acknowledgement or `HaServer.hold` sends them then."""
+        if self.replica.acknowledged < self._first_unacknowledged:
+            return True
+        if (
+            self._server.rule is not None
+            or trio.current_time() - self.replica.last_sent_s >= PIECE_INTERVAL_S
+        ):
+            return False
+        self._server.hold()
+        return True
 
     def _send_now(self, frame: bytes) -> None:
         try:

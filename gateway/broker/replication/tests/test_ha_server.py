@@ -14,7 +14,7 @@ import trio
 
 from gateway.broker.replication import ha_server
 from gateway.broker.replication.ha_access import READER_PREFACE, HaAccess, encode_preface
-from gateway.broker.replication.ha_server import MAX_CONNECTIONS, HaServer
+from gateway.broker.replication.ha_server import MAX_CONNECTIONS, PIECE_INTERVAL_S, HaServer
 from gateway.broker.replication.ha_wire import MAX_FRAME_BYTES
 from gateway.broker.replication.in_sync import InSyncRule
 from gateway.broker.replication.log_cursor import LogCursor
@@ -83,12 +83,18 @@ def open_store(file_bytes: int = FILE_BYTES) -> MessageStore:
 
 @asynccontextmanager
 async def running_master(
-    store: MessageStore | None = None, settings: ReplicationSettings = SETTINGS, **options: Any
+    store: MessageStore | None = None,
+    settings: ReplicationSettings = SETTINGS,
+    *,
+    is_sync: bool = True,
+    **options: Any,
 ) -> AsyncIterator[Master]:
     store = store or open_store()
     rule = Rule(settings, lambda: store.max_physical_offset)
     listener = socket.create_server(("127.0.0.1", 0))
-    server = HaServer("b", store, settings, rule, has_waiting_answers=lambda: master.waits, **options)
+    server = HaServer(
+        "b", store, settings, rule if is_sync else None, has_waiting_answers=lambda: master.waits, **options
+    )
     master = Master(store, listener, server, rule)
     with listener:
         async with trio.open_nursery() as nursery:
@@ -286,6 +292,30 @@ async def test_a_few_messages_wait_for_the_acknowledgement_of_a_piece_before() -
         late_end = master.append()
         assert replica.sent == end
         await until(lambda: replica.sent == late_end)
+        full_end = master.append(10, size=4000)
+        await until(lambda: replica.sent == full_end)
+
+
+@real_time
+async def test_a_few_messages_for_which_nobody_waits_share_a_piece() -> None:
+    async with running_master(is_sync=False) as master, connected(master.listener) as slave:
+        await slave.report(0)
+        await until(lambda: bool(master.server.replicas))
+        (replica,) = master.server.replicas
+        replica.last_sent_s = trio.current_time() - PIECE_INTERVAL_S
+        first_end = master.append()
+        assert replica.sent == first_end
+        await slave.read_until(first_end)
+        await until(lambda: replica.acknowledged == first_end)
+        replica.last_sent_s = trio.current_time() + 60  # the interval does not end while the test looks
+        end = [master.append() for _ in range(3)][-1]
+        assert replica.sent == first_end
+        replica.last_sent_s = 0
+        await until(lambda: replica.sent == end)  # without another wake
+        await slave.read_until(end)
+        assert [size for _, size in slave.frames] == [first_end, 3 * first_end]
+        await until(lambda: replica.acknowledged == end)
+        replica.last_sent_s = trio.current_time() + 60
         full_end = master.append(10, size=4000)
         await until(lambda: replica.sent == full_end)
 
