@@ -1,20 +1,24 @@
 """`rmq-gateway proxy`, and the gRPC port of broker processes: stock clients, crashes under load, and a stop."""
 
+import itertools
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from acceptance.secured import ROOT, SECRET, SETTINGS
 from acceptance.secured import dial as dial_as_root
+from acceptance.test_controlled_brokers import TOPIC as CONTROLLED
+from acceptance.test_controlled_brokers import running as controlled_brokers
 from compat_tests.cases.grpc_fixtures import start_grpc_driver
 from compat_tests.clients.driver import JavaClientError, JavaDriver
-from compat_tests.clients.grpc_api import StockGrpcClient
-from compat_tests.clients.typed import create_group, topic_request
+from compat_tests.clients.grpc_api import GrpcProducer, StockGrpcClient
+from compat_tests.clients.typed import connect, create_group, topic_request
 from compat_tests.endpoints.our_proxy import OurProxyEndpoint
 from compat_tests.endpoints.ours import OursEndpoint
 from compat_tests.server import eventually, split_address
@@ -80,6 +84,32 @@ def test_broker_processes_with_users_have_a_grpc_port(java: JavaDriver, tmp_path
             pass
 
 
+@contextmanager
+def sending(producer: GrpcProducer, topic: str) -> Iterator[list[str]]:
+    """Send messages one by one during the block; yield the growing list of the ids of those that were stored."""
+    stored: list[str] = []
+    is_over = threading.Event()
+
+    def send_all() -> None:
+        for number in itertools.count():
+            if is_over.is_set():
+                return
+            try:
+                stored.extend(
+                    receipt["id"] for receipt in producer.send({"topic": topic, "body": str(number)})
+                )
+            except JavaClientError:
+                is_over.wait(0.1)
+
+    with ThreadPoolExecutor() as pool:
+        load = pool.submit(send_all)
+        try:
+            yield stored
+        finally:
+            is_over.set()
+        load.result()
+
+
 @pytest.mark.parametrize("victim", ["proxy", "brokers"])
 def test_a_crash_under_load_loses_nothing(java: JavaDriver, victim: str) -> None:
     """Every message that a producer was told of is consumed, though the proxy or the brokers were killed meanwhile."""
@@ -89,37 +119,61 @@ def test_a_crash_under_load_loses_nothing(java: JavaDriver, victim: str) -> None
             create_group(broker, GROUP)
         client = StockGrpcClient(java, "").acting_as(endpoint.grpc)
         with client.push(GROUP, TOPIC) as consumer, client.producer(TOPIC) as producer:
-            stored: list[str] = []
-            is_over = threading.Event()
-
-            def send_all() -> None:
-                number = 0
-                while not is_over.is_set():
-                    try:
-                        stored.extend(
-                            receipt["id"] for receipt in producer.send({"topic": TOPIC, "body": str(number)})
-                        )
-                    except JavaClientError:
-                        is_over.wait(0.1)
-                    number += 1
-
-            with ThreadPoolExecutor() as pool:
-                sending = pool.submit(send_all)
-                try:
-                    eventually(lambda: len(stored) > MIN_STORED, 30)
-                    before = len(stored)
-                    if victim == "proxy":
-                        endpoint.kill_front()
-                        endpoint.start_front()
-                    else:
-                        endpoint.crash()
-                        endpoint.start()
-                    eventually(lambda: len(stored) > before + MIN_STORED, 60)
-                finally:
-                    is_over.set()
-                sending.result()
+            with sending(producer, TOPIC) as stored:
+                eventually(lambda: len(stored) > MIN_STORED, 30)
+                before = len(stored)
+                if victim == "proxy":
+                    endpoint.kill_front()
+                    endpoint.start_front()
+                else:
+                    endpoint.crash()
+                    endpoint.start()
+                eventually(lambda: len(stored) > before + MIN_STORED, 60)
             # What was on its way when the proxy was killed comes again after a minute.
             eventually(lambda: set(stored) <= {message["id"] for message in consumer.received(1)}, 150)
+
+
+def test_a_master_that_is_killed_under_load_is_replaced(java: JavaDriver, tmp_path: Path) -> None:
+    """The proxy finds the master that a controller elects, and its clients go on without a new connection."""
+    with (
+        controlled_brokers(tmp_path, "ours") as group,
+        Gateway(tmp_path, "--namesrv", group.namesrv, "--host", "127.0.0.1", command="proxy") as proxy,
+    ):
+        former = group.brokers[group.master()]
+        with connect(former.broker) as broker:
+            create_group(broker, GROUP)
+        client = StockGrpcClient(java, "").acting_as(proxy.ready["grpc"])
+        with client.push(GROUP, CONTROLLED) as consumer, client.producer(CONTROLLED) as producer:
+            with sending(producer, CONTROLLED) as stored:
+                eventually(lambda: len(stored) > MIN_STORED, 60)
+                former.kill()
+                eventually(lambda: group.replicas().master_address not in (None, former.broker), 60)
+                before = len(stored)
+                eventually(lambda: len(stored) > before + MIN_STORED, 120)
+            eventually(lambda: set(stored) <= {message["id"] for message in consumer.received(1)}, 150)
+        assert len(proxy.lines("master moved")) == 1
+        assert "Traceback" not in proxy.output()
+
+
+def test_a_broker_at_an_address_that_is_not_permitted_is_not_dialled(
+    java: JavaDriver, tmp_path: Path
+) -> None:
+    rules = ("--set", "grpcBrokerAddresses=10.0.0.0/8;127.0.0.1:1")
+    with (
+        Gateway(tmp_path, "--memory") as server,
+        Gateway(
+            tmp_path, "--namesrv", server.namesrv, "--host", "127.0.0.1", *rules, command="proxy"
+        ) as proxy,
+    ):
+        with connect(server.broker) as broker:
+            broker.ask(topic_request(TOPIC, 4))
+        client = StockGrpcClient(java, "").acting_as(proxy.ready["grpc"])
+        with (
+            pytest.raises(JavaClientError, match=f"{server.broker} is not listed in grpcBrokerAddresses"),
+            client.producer(TOPIC),
+        ):
+            pass
+        assert len(proxy.lines("address of a broker is not permitted")) == 1
 
 
 def test_a_stop_answers_what_is_in_progress(java: JavaDriver, tmp_path: Path) -> None:

@@ -1,12 +1,16 @@
 """The connections of the gRPC front to broker processes, and to the other servers that their namesrv knows."""
 
+from types import SimpleNamespace
+
 import pytest
 from trio.testing import trio_test
 
-from gateway.config.process import ServeConfig
+from gateway.config.process import ProcessConfig, ProxyConfig, ServeConfig
 from gateway.config.tls import TlsConfig
 from gateway.process import grpc_endpoint
-from gateway.process.grpc_endpoint import open_by_origin
+from gateway.process.grpc_endpoint import open_by_origin, proxy_cluster
+from gateway.runtime.supervise import TaskSupervisor
+from toolkit.settings import SettingsError
 
 OWN = ("mq.example.org", 10911)
 MAPPED = ("127.0.0.1", 40911)
@@ -21,6 +25,14 @@ def describe_opener(tls, open_plain):
         return (tls.use_client_tls, tls.verify_servers), await open_plain(host, port)
 
     return describe
+
+
+def test_rules_for_addresses_that_are_none_are_an_error_of_the_setting():
+    config = ServeConfig(
+        process=ProcessConfig(grpc_broker_addresses="10.0.0.0/33"), proxy=ProxyConfig("127.0.0.1:9876", 1000)
+    )
+    with pytest.raises(SettingsError, match=r"grpcBrokerAddresses: '10\.0\.0\.0/33' is neither an address"):
+        proxy_cluster(config, config.proxy, SimpleNamespace(reactor=None), TaskSupervisor("proxy"))
 
 
 @pytest.mark.parametrize(
