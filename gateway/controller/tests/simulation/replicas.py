@@ -175,7 +175,9 @@ class SimReplica:
         if connection is None:
             with trio.move_on_after(1):
                 connection = await controller.connect(self.name, self._note_end)
-            if connection is None:
+            if (
+                connection is None or not connection.is_open
+            ):  # it may have ended before its end could be noted
                 raise Unanswered
             if controller in self._connections:  # another task was faster
                 connection.close()
