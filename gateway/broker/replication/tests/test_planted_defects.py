@@ -8,7 +8,7 @@ from gateway.broker.replication.tests.planting.defects import REPLICATION_DEFECT
 from storage.tests.planting.defect import Defect
 from storage.tests.planting.planter import ROOT
 
-MIN_DEFECTS = 22
+MIN_DEFECTS = 24
 
 
 @pytest.mark.parametrize("defect", REPLICATION_DEFECTS.defects, ids=lambda defect: defect.name)

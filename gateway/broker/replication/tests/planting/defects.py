@@ -11,6 +11,7 @@ IN_SYNC: Final = f"{ROOM}/in_sync.py"
 FOLLOWER: Final = f"{ROOM}/follower.py"
 TABLES: Final = f"{ROOM}/table_sync.py"
 GATE: Final = "gateway/broker/messages/answer_gate.py"
+FORMER_MASTER: Final = ("gateway/broker/assembly/tests/test_role_control_former_master.py",)
 SIMULATION: Final = (f"{ROOM}/tests/test_simulation.py",)
 
 
@@ -223,6 +224,26 @@ REPLICATION_DEFECTS: Final = Catalogue(
                 "        return ReviveQueue(max(done, end), min(max(0, saved), end))\n",
             ),
             SIMULATION,
+        ),
+        Defect(
+            "pops-are-not-undone-when-their-records-are-cut",
+            Law.WAITING,
+            change(
+                "gateway/broker/assembly/service.py",
+                "                    prepare=partial(self.broker.pop.state.reviver.undo_pops_from, end),\n",
+                "",
+            ),
+            FORMER_MASTER,
+        ),
+        Defect(
+            "progress-of-pops-is-returned-to-another-master",
+            Law.WAITING,
+            change(
+                f"{ROOM}/progress_return.py",
+                "                if ahead and not self._is_moved_by_broker(key):\n",
+                "                if ahead:\n",
+            ),
+            (f"{ROOM}/tests/test_table_sync.py",),
         ),
         Defect(
             "half-messages-before-a-start-are-not-asked-about",
