@@ -296,6 +296,11 @@ class SimReplica:
         if controller is not self._leader:
             return
         answered_by, info = await self._ask(controller, ControllerGetReplicaInfo(broker_name=NAME))
+        if info.master_broker_id is None:
+            # That is not a role, as the epoch may be the one of a master that was started again.
+            self._lease_end_s = -math.inf
+            await self._ask_for_election()
+            return
         data = info.data or SyncStateSet()
         self._note_state(
             info.master_broker_id, info.master_address, info.master_epoch or 0, data.sync_state_set,
@@ -306,8 +311,6 @@ class SimReplica:
             self._lease_end_s, self._lessor = sent_s + LEASE_S, heard_by
             if not heard_by.is_open:
                 self._lease_end_s = -math.inf
-        if info.master_broker_id is None:
-            await self._ask_for_election()
 
     async def _ask_for_election(self) -> None:
         request = ControllerElectMaster(cluster_name=CLUSTER, broker_name=NAME, broker_id=self.broker_id)
