@@ -45,8 +45,11 @@ async def test_messages_whose_pop_was_cut_come_again_when_a_former_master_takes_
     former = await cluster.add_broker(
         host=before.master.address[0], files=files[0], links=links, broker_role=SLAVE, broker_id=1
     )
-    await trio.sleep(8)
+    end = master.broker.store.max_physical_offset
+    while not former.broker.replication.follows_master or former.broker.store.readable_until < end:
+        await trio.sleep(1)
     assert former.broker.replication.last_cut is not None
+    assert former.broker.store.readable_until == end
     if copies_tables:
         await Pair(cluster, master, former).hand_over()
     else:
