@@ -316,13 +316,15 @@ class TableSync:
             if group not in groups_with_offsets:
                 self._parts.offsets.remove_group(group)
         delays = await self._ask(connection, GetAllDelayOffset())
+        takeover = self._parts.takeover
+        # As of these offsets: a group that is found to pop only later has been merged with the others.
+        unknown_keys = takeover.popped_keys - offsets.keys()
 
         def apply() -> None:
             self._parts.offsets.adopt_progress(own_progress)
-            takeover = self._parts.takeover
             if takeover.has_own_pops:
                 # Also where they are lower, or the master has none: the pops of a former master may have been cut.
-                self._parts.offsets.remove_keys(takeover.popped_keys - self._popped)
+                self._parts.offsets.remove_keys(unknown_keys)
                 self._parts.offsets.adopt_progress(popped_progress)
                 takeover.note_pops()
             else:

@@ -420,6 +420,22 @@ async def test_the_master_need_not_know_a_group_whose_pops_were_cut(cluster: Clu
 
 
 @simulated
+async def test_a_group_found_to_pop_while_its_offset_waits_keeps_its_offset(cluster: Cluster) -> None:
+    pair = await pair_of(cluster)
+    takeover = pair.slave.replication.takeover
+    takeover.has_own_pops = True
+    pair.master.offsets.commit_offset("pops", "t", 0, 3)
+    pair.master.store.append(NewMessage("t", 0, b"a message", b""))
+    await pair.copy()
+    takeover.note_popped_keys(["t@pops"])
+    assert takeover.has_own_pops
+    copy_log(pair)
+    await trio.sleep(2 * table_sync.COPIED_POLL_S)
+    assert not takeover.has_own_pops
+    assert pair.slave.offsets.query_offset("pops", "t", 0) == 3
+
+
+@simulated
 async def test_a_slave_remembers_the_groups_that_popped_at_its_master(cluster: Cluster) -> None:
     pair = await pair_of(cluster)
     pair.master.pop.state.reviver.popped_keys.add("t@pops")
