@@ -3,7 +3,7 @@
 import random
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 import trio
 
@@ -11,7 +11,7 @@ from gateway.broker.replication.tests.controlled_simulation.brokers import Contr
 from gateway.broker.replication.tests.controlled_simulation.controllers import BrokerControllers
 from gateway.broker.replication.tests.simulation.brokers import HA_PORT, SimBroker
 from gateway.broker.replication.tests.simulation.group import BrokerGroup
-from gateway.broker.replication.tests.simulation.history import History
+from gateway.broker.replication.tests.simulation.history import History, LawBroken
 from gateway.broker.replication.tests.simulation.network import Network
 from gateway.config.replication import Role
 from gateway.controller.tests.simulation.etcd import MEMBERS
@@ -22,6 +22,8 @@ MAX_CUT_S: Final = 12.0
 APART_S: Final = 10.0
 """Time between two faults after which the second one is a fault by itself: the group is whole again."""
 STEP_DOWN_S: Final = 8.0
+HAND_OVER_S: Final = 20.0
+"""Longest time that a hand-over takes, until the new master serves."""
 START_S: Final = 60.0
 
 Way = tuple[str, str]
@@ -66,6 +68,8 @@ class ControlledGroup(BrokerGroup):
         self._present_faults = 0
         self._last_fault_s = 0.0
         self._handled: set[str] = set()
+        self._is_planned = False
+        """True while a master hands over and nothing else happens: its successor has all tables."""
 
     # -- the route ------------------------------------------------------------------------------------------------
 
@@ -78,7 +82,10 @@ class ControlledGroup(BrokerGroup):
         self._master_epoch = broker.epoch
         history, former = self._history, self.master()
         history.changes += 1
-        if broker is not former or broker.tables_until_s < 0:
+        if self._is_planned and broker is not former:
+            self._trace(f"{former.name} has handed over to {broker.name}")
+            self._is_planned = False
+        elif broker is not former or broker.tables_until_s < 0:
             history.break_tables_after(broker.tables_until_s)
         for peer in self.replicas:
             peer.seen_names.clear()
@@ -227,14 +234,29 @@ class ControlledGroup(BrokerGroup):
     async def _hand_over(self) -> None:
         """Have the master hand over to the best replica, or to any."""
         await trio.lowlevel.checkpoint()
-        master = self.master()
         chosen = self._randomness.choice(self.replicas)
-        address = self._randomness.choice(["", chosen.address])
+        self._order_hand_over(self._randomness.choice(["", chosen.address]))
+
+    def _order_hand_over(self, address: str) -> None:
+        master = self.master()
         self._trace(f"{master.name} is to hand over to {address or 'the best replica'}")
+
+        def answer(outcome: Any) -> None:
+            self._trace(f"{master.name} answers {outcome}"[:120])
+
         request = HandOverBroker(slave_address=address, timeout_millis=5000)
-        master.start_request(
-            "operator", request, lambda outcome: self._trace(f"{master.name} answers {outcome}"[:120])
-        )
+        master.start_request("operator", request, answer)
+
+    async def hand_over_in_peace(self) -> None:
+        """Have the master hand over while there are no faults: it succeeds, and no table is lost."""
+        former = self.master()
+        self._is_planned = True
+        self._order_hand_over("")
+        with trio.move_on_after(HAND_OVER_S):
+            while self._is_planned:
+                await trio.sleep(0.1)
+            return
+        raise LawBroken(f"{former.name} does not hand over although all replicas are in sync")
 
     # Of links
 

@@ -126,6 +126,12 @@ class ControlledStory(GroupStory):
                 return master
         return None
 
+    async def _wait_in_sync(self) -> None:
+        """All faults are over: the replicas are in sync, also after the master has handed over."""
+        await super()._wait_in_sync()
+        await self.group.hand_over_in_peace()
+        await super()._wait_in_sync()
+
     def _is_in_sync(self) -> bool:
         newest = self.laws.newest
         ids = {broker.controller_id for broker in self.group.replicas}
