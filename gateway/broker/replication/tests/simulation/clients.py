@@ -12,6 +12,7 @@ from codec.message import decode_message
 from gateway.broker.replication.tests.simulation.brokers import SimBroker
 from gateway.broker.replication.tests.simulation.history import History, Queue, is_dropped
 from gateway.broker.replication.tests.simulation.network import Network
+from gateway.config.replication import Role
 from gateway.tests.cluster import message
 from gateway.tests.popping import pop_request, popped_messages
 from remoting.bodies.groups import SubscriptionGroupConfig
@@ -246,11 +247,13 @@ class Consumer(Client):
             await self.ask(master, request)
         except (RequestError, Unanswered):
             return
-        if changes == self._history.changes and master.store is not None:
+        # What a former master takes, now a slave, reaches the present one later.
+        is_master = master.store is not None and master.role is Role.MASTER
+        if changes == self._history.changes and is_master:
             commits = self._history.commits.setdefault((GROUP, queue), [])
             # Other messages get the offsets of those that were read at a former master and are lost. A master that was
             # killed goes back to the end that its queue has then, so that nobody skips them.
-            commits.append((trio.current_time(), min(offset, master.store.max_offset(*queue))))
+            commits.append((trio.current_time(), min(offset, master.open_store.max_offset(*queue))))
 
 
 class Popper(Client):
