@@ -309,23 +309,29 @@ class ControllerLinks:
                 is_answered = await self._send_heartbeat(events, link, connection)
                 if must_ask or self._seeks_leader:
                     asked_leader_s = turn_s
-                    is_answered |= await self._ask_for_leader(nursery, events, link, connection)
+                    names_leader = await self._ask_for_leader(nursery, events, link, connection)
+                    is_answered = names_leader or bool(is_answered)
                 if link.heartbeat_sent_s is not None and link.heartbeat_sent_s >= turn_s:
                     await events.heartbeat_answered(link)
                 if is_answered:
                     answered_s = self._now()
-                elif self._now() - answered_s > settings.controller_heartbeat_timeout_ms / 1000:
+                elif (
+                    is_answered is False
+                    and self._now() - answered_s > settings.controller_heartbeat_timeout_ms / 1000
+                ):
                     raise RemotingTimeout(NO_ANSWER)
                 await trio.sleep(MIN_TURN_S)
                 with trio.move_on_after(settings.broker_heartbeat_interval_ms / 1000 - MIN_TURN_S):
                     await wake.wait()
         raise RemotingClosed(f"the connection to {link.name} has closed")
 
-    async def _send_heartbeat(self, events: LinkEvents, link: ControllerLink, connection: Connection) -> bool:
-        """Send a heartbeat, if there is one to send; return False if it is not answered."""
+    async def _send_heartbeat(
+        self, events: LinkEvents, link: ControllerLink, connection: Connection
+    ) -> bool | None:
+        """Send a heartbeat; return False if it is not answered, None if there is none to send yet."""
         heartbeat = events.heartbeat_over(connection)
         if heartbeat is None:
-            return True
+            return None
         sent_s = self._now()
         command = heartbeat.to_command()
         if self._sign is not None:

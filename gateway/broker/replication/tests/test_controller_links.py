@@ -137,27 +137,55 @@ async def test_answers_without_sense_change_nothing(cluster):
     await cluster.dial(node.address).ask(message(), 10)
 
 
+class Unregistered:
+    """A broker that has no id yet, and so sends no heartbeats."""
+
+    def heartbeat_over(self, connection):
+        return None
+
+    async def heartbeat_answered(self, link):
+        raise AssertionError
+
+    def leader_lost(self):
+        """The end of the test closes the connection."""
+
+    def leader_gone(self):
+        raise AssertionError
+
+
+@simulated
+async def test_before_the_registration_a_silent_controller_is_connected_to_anew(cluster):
+    """Its machine may have lost power, and be back: nobody has closed the connection."""
+    await cluster.namesrv()
+    controller_node = await ControlledCluster(cluster).add_controller()
+    controller_node.service.hangs = True
+    dialled = []
+
+    def dial(host, port):
+        dialled.append(cluster.clock.monotonic())
+        return cluster.client(host, port)
+
+    links = ControllerLinks(
+        ReplicationSettings(controller_addr="{}:{}".format(*CONTROLLER)), dial, cluster.clock.monotonic
+    )
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(links.run, Unregistered())
+        await wait_for(lambda: len(dialled) == 2)
+        assert 10 <= dialled[1] - dialled[0] <= 15
+        controller_node.service.hangs = False
+        await wait_for(lambda: links.leader is not None, 3)
+        await trio.sleep(60)
+        assert len(dialled) == 2, "it is asked rarely, and answers"
+        nursery.cancel_scope.cancel()
+
+
 @simulated
 async def test_without_controllers_nobody_is_asked(cluster):
     links = ControllerLinks(
         ReplicationSettings(controller_addr="10.9.9.9:1"), cluster.client, cluster.clock.monotonic
     )
-
-    class Events:
-        def heartbeat_over(self, connection):
-            return None
-
-        async def heartbeat_answered(self, link):
-            raise AssertionError
-
-        def leader_lost(self):
-            raise AssertionError
-
-        def leader_gone(self):
-            raise AssertionError
-
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(links.run, Events())
+        nursery.start_soon(links.run, Unregistered())
         with pytest.raises(NoLeader, match=r"10\.9\.9\.9:1: nobody at"):
             await links.ask_leader(ControllerGetMetadataInfo())
         nursery.cancel_scope.cancel()
