@@ -283,5 +283,9 @@ class ControlledBroker(SimBroker):
                 )
 
     def read(self, topic: str, queue_id: int, offset: int) -> list[tuple[int, bytes]]:
-        """Return messages of a queue from an offset on: at any broker, because only confirmed ones are readable."""
-        return [] if self.store is None else read_queue(self.store, topic, queue_id, offset)
+        """Return messages of a queue from an offset on: at any broker, because only confirmed ones are readable.
+
+        After an unclean election also those may be lost, and former masters have them until they are cut.
+        """
+        may_be_lost = self._laws.may_be_unclean and not (self is self.newest_master or self.is_verified)
+        return [] if self.store is None or may_be_lost else read_queue(self.store, topic, queue_id, offset)
