@@ -1,8 +1,9 @@
 """Renders results files as one markdown document: totals, one table per area, and the reasons of failures."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from compat_tests.areas import AREAS
@@ -32,11 +33,17 @@ def render_table(paths: Sequence[Path]) -> str:
     return "\n".join(["# Compatibility", "", *render_tables(columns), *render_failures(columns)]) + "\n"
 
 
-def render_tables(columns: Sequence[Column]) -> list[str]:
-    """Return the lines of the totals, an overview of the areas, and a table for each area."""
-    lines = [*_totals(columns), *_area_overview(columns)]
+def render_tables(
+    columns: Sequence[Column], columns_of_area: Mapping[str, Sequence[Column]] = MappingProxyType({})
+) -> list[str]:
+    """Return the lines of the totals, an overview of the areas, and a table for each area.
+
+    ``columns_of_area`` has further columns of single areas, for endpoints that serve nothing else.
+    """
+    further = [column for area_columns in columns_of_area.values() for column in area_columns]
+    lines = [*_totals([*columns, *further]), *_area_overview(columns)]
     for area in AREAS:
-        lines += _area_table(area, columns)
+        lines += _area_table(area, [*columns, *columns_of_area.get(area, ())])
     return lines
 
 

@@ -31,6 +31,7 @@ from compat_tests.report.runs import (
 )
 from compat_tests.report.snapshots import (
     OURS,
+    PROXIES,
     SNAPSHOTS,
     default_version,
     is_recorded,
@@ -147,7 +148,7 @@ def compat(
         if namesrv or against or snapshot:
             raise click.UsageError("--record is for --ours, --official and --image, and needs no reference")
         run = SuiteRun(endpoint, selection, workers or 1, junit=junit, proxy=proxy, named=named)
-        _record(run, missing, repeats)
+        record_run(run, missing, repeats)
         return
     if missing:
         raise click.UsageError("--missing selects cases for a recording: give it with --record")
@@ -244,9 +245,10 @@ def _load_snapshot(version: str | None) -> tuple[str, Results]:
     return snapshot.endpoint, snapshot.results
 
 
-def _record(run: SuiteRun, missing: bool, repeats: int) -> None:
+def record_run(run: SuiteRun, missing: bool, repeats: int) -> None:
     """Record a run. Of a selection, the results replace those of the same cases in the recording."""
-    name = OURS if run.endpoint == OURS else official_version(run.endpoint)
+    is_own = run.endpoint == OURS or run.endpoint in PROXIES
+    name = run.endpoint if is_own else official_version(run.endpoint)
     if name is None:
         raise click.UsageError(
             f"--record: {run.endpoint} is no official version, which a recording is named after"

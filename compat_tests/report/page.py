@@ -9,7 +9,14 @@ from typing import Any, Final
 from compat_tests.endpoints import MARKED_VERSION
 from compat_tests.malformed import recording as malformed
 from compat_tests.mqadmin import recording as mqadmin
-from compat_tests.report.snapshots import OURS, Snapshot, read_snapshot, snapshot_versions
+from compat_tests.report.snapshots import (
+    OURS,
+    PROXIES,
+    PROXY_AREA,
+    Snapshot,
+    read_snapshot,
+    snapshot_versions,
+)
 from compat_tests.results_table import render_failures, render_tables
 
 HEAD: Final = Path(__file__).with_name("compatibility_head.txt")
@@ -22,12 +29,15 @@ def render_compatibility() -> str:
     marked = read_snapshot(MARKED_VERSION)
     other_snapshots = [read_snapshot(version) for version in snapshot_versions() if version != MARKED_VERSION]
     snapshots = [read_snapshot(OURS), marked, *other_snapshots]
+    proxy_snapshots = [read_snapshot(name) for name in PROXIES]
     columns = [(snapshot.endpoint, snapshot.results) for snapshot in snapshots]
+    proxies = [(snapshot.endpoint, snapshot.results) for snapshot in proxy_snapshots]
     head = Template(HEAD.read_text()).substitute(
-        recordings="\n".join(map(_describe, snapshots)), version=MARKED_VERSION
+        recordings="\n".join(map(_describe, [*snapshots, *proxy_snapshots])), version=MARKED_VERSION
     )
+    lines = render_tables(columns, {PROXY_AREA: proxies})
     # Other versions lack whole features; the cells of the tables say it once for each.
-    lines = [*render_tables(columns), *render_failures(columns[:2]), *_known_deviations()]
+    lines += [*render_failures([*columns[:2], *proxies]), *_known_deviations()]
     return head + "\n".join(lines) + "\n"
 
 

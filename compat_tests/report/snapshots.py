@@ -14,8 +14,14 @@ from compat_tests.report.recorded_lines import recorded_line
 from compat_tests.results_file import Results, parse_lines
 
 SNAPSHOTS: Final = Path(__file__).parents[1] / "snapshots"
-"""`official-5.4.0.jsonl` and others, and `ours.jsonl`."""
+"""`official-5.4.0.jsonl` and others, `ours.jsonl`, and `proxy-ours.jsonl` and `proxy-official.jsonl`."""
 OURS: Final = "ours"
+PROXIES: Final = {
+    "proxy:ours": "proxy before ours",
+    "proxy": f"proxy before official {MARKED_VERSION}",
+}
+"""Names of the columns for `rmq-gateway proxy`, by the endpoints. Only the cases of `PROXY_AREA` are recorded there."""
+PROXY_AREA: Final = "grpc"
 _RECORDED_FIELDS: Final = ("id", "area", "feature", "outcome", "reason")
 
 
@@ -46,7 +52,7 @@ def is_recorded(name: str) -> bool:
 
 
 def read_snapshot(name: str) -> Snapshot:
-    """Return a recorded run: of "ours", or of an official version ("5.4" or "5.4.0").
+    """Return a recorded run: of "ours", of an official version ("5.4" or "5.4.0"), or of one of `PROXIES`.
 
     Raises FileNotFoundError for one that is not recorded.
     """
@@ -57,7 +63,8 @@ def read_snapshot(name: str) -> Snapshot:
 def write_snapshot(name: str, results: Results, day: str) -> Path:
     """Write a recorded run and return the path of its file; ``name`` is as for `read_snapshot`."""
     path = _path_of(name)
-    endpoint = name if name == OURS else f"official {OFFICIAL_VERSIONS.get(name, name)}"
+    own_name = name if name == OURS else PROXIES.get(name)
+    endpoint = own_name or f"official {OFFICIAL_VERSIONS.get(name, name)}"
     lines = [{"endpoint": endpoint, "recorded": day}]
     version = OFFICIAL_VERSIONS.get(name, name)
     ordered = sorted(
@@ -69,6 +76,9 @@ def write_snapshot(name: str, results: Results, day: str) -> Path:
 
 
 def _path_of(name: str) -> Path:
-    return SNAPSHOTS / (
-        f"{OURS}.jsonl" if name == OURS else f"official-{OFFICIAL_VERSIONS.get(name, name)}.jsonl"
-    )
+    if name == OURS:
+        return SNAPSHOTS / f"{OURS}.jsonl"
+    if name in PROXIES:
+        kind, _, cluster = name.partition(":")
+        return SNAPSHOTS / f"{kind}-{cluster or 'official'}.jsonl"
+    return SNAPSHOTS / f"official-{OFFICIAL_VERSIONS.get(name, name)}.jsonl"

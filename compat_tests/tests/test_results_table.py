@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from compat_tests.results_table import render_table
+from compat_tests.results_table import render_table, render_tables
 
 
 def write(path: Path, endpoint: str, outcomes: dict[str, str]) -> Path:
@@ -48,6 +48,18 @@ def test_a_feature_one_endpoint_never_ran_is_not_called_good(tmp_path: Path) -> 
     ours = write(tmp_path / "a", "ours", {"filter": "passed"})
     official = write(tmp_path / "b", "official", {"other": "passed"})
     assert "| filter | yes | not run |" in render_table([ours, official])
+
+
+def test_an_endpoint_of_one_area_is_a_column_there_only() -> None:
+    def results(area: str, feature: str) -> dict[str, dict[str, str]]:
+        return {feature: {"id": feature, "area": area, "feature": feature, "outcome": "passed", "reason": ""}}
+
+    ours = ("ours", results("pull", "long poll") | results("grpc", "push"))
+    text = "\n".join(render_tables([ours], {"grpc": [("proxy", results("grpc", "push"))]}))
+    assert "| proxy | 1 | 1 | 0 | 0 | 0 | 0 | 0 |" in text
+    assert "| feature | ours |\n|---|---|\n| long poll | yes |" in text
+    assert "| feature | ours | proxy |\n|---|---|---|\n| push | yes | yes |" in text
+    assert "| area | ours |\n" in text
 
 
 def test_what_did_not_pass_is_listed_with_its_reason(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ from compat_tests.report import snapshots
 from compat_tests.report.runs import ABOUT_THE_ENDPOINT
 from compat_tests.report.snapshots import (
     OURS,
+    PROXIES,
+    PROXY_AREA,
     default_version,
     read_snapshot,
     snapshot_versions,
@@ -49,7 +51,26 @@ def test_a_recording_is_read_back_by_either_name_of_its_version(folder):
 
 collected = cache(collect_cases)
 
-RECORDED = [path.stem.removeprefix("official-") for path in sorted(snapshots.SNAPSHOTS.glob("*.jsonl"))]
+RECORDED = [OURS, *snapshot_versions()]
+
+
+@pytest.mark.parametrize("name", PROXIES)
+def test_a_proxy_has_a_recording_of_its_own(folder, name):
+    found = results(a="passed")
+    path = write_snapshot(name, found, "2026-01-02")
+    assert path.name == {"proxy": "proxy-official.jsonl", "proxy:ours": "proxy-ours.jsonl"}[name]
+    snapshot = read_snapshot(name)
+    assert (snapshot.endpoint, snapshot.results) == (PROXIES[name], found)
+    assert snapshot_versions() == []
+
+
+@pytest.mark.parametrize("name", PROXIES)
+def test_the_recorded_cases_of_a_proxy_are_those_of_5x_clients(name):
+    ours = read_snapshot(OURS).results
+    cases = {case_id for case_id, line in ours.items() if line["area"] == PROXY_AREA}
+    recorded = read_snapshot(name).results.keys()
+    assert len(cases) > 100
+    assert sorted(cases ^ recorded) == [], f"record with: python -m compat_tests record {name}"
 
 
 @pytest.mark.parametrize("name", RECORDED)
