@@ -248,7 +248,7 @@ def test_clients_go_on_when_a_killed_proxy_is_back(
     stored: list[str] = []
     is_over = threading.Event()
     tag = f"crash-{kind}"
-    with client.producer(PLAIN) as producer:
+    with client.producer(PLAIN, waits=False) as producer:
 
         def send_all() -> None:
             while not is_over.is_set():

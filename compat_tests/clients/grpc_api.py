@@ -38,21 +38,27 @@ class StockGrpcClient:
         return name
 
     @contextmanager
-    def _running(self, kind: str, **arguments: Any) -> Iterator[str]:
-        """Run one client during the block and yield its name."""
+    def _running(self, kind: str, *, waits: bool = True, **arguments: Any) -> Iterator[str]:
+        """Run one client during the block and yield its name; at its end wait for the client's, if ``waits``."""
         name = self._start(kind, arguments)
         try:
             yield name
         finally:
-            self.driver.call(f"{kind}.stop", name=name)
+            if waits:
+                self.driver.call(f"{kind}.stop", name=name)
+            else:
+                self.driver.start_call(f"{kind}.stop", name=name)
 
     @contextmanager
     def producer(
-        self, *topics: str, transactions: bool = False, attempts: int = 3
+        self, *topics: str, transactions: bool = False, attempts: int = 3, waits: bool = True
     ) -> Iterator["GrpcProducer"]:
-        """Run a producer that knows these topics from its start; with `transactions` it answers checks."""
+        """Run a producer that knows these topics from its start; with `transactions` it answers checks.
+
+        Without `waits` it stops after the block has ended: the Java client waits without limit for all of its calls.
+        """
         arguments = {"topics": topics, "transactions": transactions, "attempts": attempts}
-        with self._running("producer", **arguments) as name:
+        with self._running("producer", waits=waits, **arguments) as name:
             yield GrpcProducer(self.driver, name)
 
     @contextmanager
@@ -60,7 +66,11 @@ class StockGrpcClient:
         self, group: str, topic: str, *, await_ms: int = AWAIT_MS, **expression: str
     ) -> Iterator["GrpcSimpleConsumer"]:
         """Run a simple consumer; the expression is `tags` or `sql`, without one it takes all messages."""
-        arguments = {"group": group, "subscriptions": [{"topic": topic, **expression}], "await_ms": await_ms}
+        arguments: dict[str, Any] = {
+            "group": group,
+            "subscriptions": [{"topic": topic, **expression}],
+            "await_ms": await_ms,
+        }
         with self._running("simple", **arguments) as name:
             yield GrpcSimpleConsumer(self.driver, name)
 
