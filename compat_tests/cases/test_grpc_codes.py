@@ -31,7 +31,6 @@ class Place:
     """A server with topics for each type of message and a consumer group."""
 
     client: StockGrpcClient
-    server: ServerUnderTest
     topics: Mapping[str, str]
     group: str
 
@@ -80,12 +79,17 @@ def place(grpc_java: StockGrpcClient, server: ServerUnderTest) -> Place:
         for topic in topics.values():
             eventually(lambda: has_route(namesrv, topic), 20)  # noqa: B023 - called at once
         group = create_group(broker, server.unique_name("group"))
-    return Place(grpc_java, server, topics, group)
+    return Place(grpc_java, topics, group)
 
 
 @pytest.fixture
 def handle(place: Place, broker: BlockingClient) -> Fields:
     """The id and the receipt handle of a received message."""
+    return receive_handle(place, broker)
+
+
+def receive_handle(place: Place, broker: BlockingClient) -> Fields:
+    """Send a message to the broker and receive it; return its id and its receipt handle."""
     place.start_consumer()
     number = next(_MESSAGE_NUMBERS)
     send(broker, place.topics["NORMAL"], b"x", properties={"UNIQ_KEY": f"7F0000010001{number:020}"})
