@@ -4,6 +4,8 @@ import random
 from dataclasses import dataclass
 from typing import Any, Final
 
+import trio
+
 from gateway.broker.replication.tests.controlled_simulation.brokers import ControlledBroker
 from gateway.broker.replication.tests.controlled_simulation.controllers import BrokerControllers
 from gateway.broker.replication.tests.controlled_simulation.group import ControlledGroup, Route
@@ -11,6 +13,7 @@ from gateway.broker.replication.tests.controlled_simulation.laws import Controll
 from gateway.broker.replication.tests.simulation.clients import Administrator, Consumer, Popper, Producer
 from gateway.broker.replication.tests.simulation.history import LawBroken
 from gateway.broker.replication.tests.simulation.story import (
+    CHECK_INTERVAL_S,
     PRODUCERS,
     GroupStory,
     Outcome,
@@ -27,6 +30,8 @@ TABLES_INTERVAL_S: Final = 1.0
 """Time between two copies of tables: a master that leads for a moment has given its tables on."""
 UNCLEAN_EVERY: Final = 12
 """Number of stories of which one allows elections of replicas that are not in sync."""
+EPOCHS_S: Final = 10.0
+"""Longest time until each replica has all epochs."""
 OUTDATED_ROUTES: Final = 0.1
 """Chance that a producer sends to a broker that may not be the master any more."""
 
@@ -129,8 +134,25 @@ class ControlledStory(GroupStory):
     async def _wait_in_sync(self) -> None:
         """All faults are over: the replicas are in sync, also after the master has handed over."""
         await super()._wait_in_sync()
+        await self._wait_for_epochs()
         await self.group.hand_over_in_peace()
         await super()._wait_in_sync()
+
+    async def _wait_for_epochs(self) -> None:
+        """Every epoch reaches every replica, before a change of the master has them compared anew."""
+        with trio.move_on_after(EPOCHS_S):
+            while self._differing_epochs():
+                await trio.sleep(CHECK_INTERVAL_S)
+            return
+        raise LawBroken(self._differing_epochs())
+
+    def _differing_epochs(self) -> str:
+        """Return whose epochs are not its master's; "" if nobody's."""
+        expected = epochs_of(self.group.master())
+        for broker in self.group.replicas:
+            if epochs_of(broker) != expected:
+                return f"the epochs of {broker.name} are {epochs_of(broker)}, those of its master {expected}"
+        return ""
 
     def _is_in_sync(self) -> bool:
         newest = self.laws.newest
@@ -139,13 +161,8 @@ class ControlledStory(GroupStory):
 
     def _judge(self) -> None:
         super()._judge()
-        master = self.group.master()
-        expected = epochs_of(master)
-        for broker in self.group.replicas:
-            if epochs_of(broker) != expected:
-                raise LawBroken(
-                    f"the epochs of {broker.name} are {epochs_of(broker)}, those of its master {expected}"
-                )
+        if difference := self._differing_epochs():
+            raise LawBroken(difference)
         ids = [broker.controller_id for broker in self.group.replicas]
         if len(set(ids)) != len(ids):
             raise LawBroken(f"two brokers have the same id: {ids}")
