@@ -49,7 +49,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class ReplicaGroup:
+class ReplicatedGroup:
     """A running master and its slaves. ``controller`` is the address of the one that chose the master, if one did."""
 
     master: Measured
@@ -57,7 +57,7 @@ class ReplicaGroup:
     controller: str | None = None
 
 
-Arrange = Callable[[Path], Iterator[ReplicaGroup]]
+Arrange = Callable[[Path], Iterator[ReplicatedGroup]]
 """Starts an arrangement in a folder, yields it, and stops it."""
 
 
@@ -67,7 +67,7 @@ def _settings(role: str) -> Mapping[str, str]:
 
 
 def _ours(role: str, *, with_slave: bool) -> Arrange:
-    def arrange(directory: Path) -> Iterator[ReplicaGroup]:
+    def arrange(directory: Path) -> Iterator[ReplicatedGroup]:
         with ExitStack() as stack:
             master = stack.enter_context(OursEndpoint(_settings(role), directory / "master"))
             name = f"ours, {role}" + ("" if with_slave else ", no slave")
@@ -78,13 +78,13 @@ def _ours(role: str, *, with_slave: bool) -> Arrange:
                     options += ["--set", setting]
                 process = stack.enter_context(Gateway(directory / "slave", *options, command="broker"))
                 slaves = (Measured(name, master.namesrv, process.broker, (process.pid,)),)
-            yield ReplicaGroup(_measured(name, master), slaves)
+            yield ReplicatedGroup(_measured(name, master), slaves)
 
     return arrange
 
 
 def _official(role: str) -> Arrange:
-    def arrange(directory: Path) -> Iterator[ReplicaGroup]:
+    def arrange(directory: Path) -> Iterator[ReplicatedGroup]:
         with ExitStack() as stack:
             name = f"official, {role}"
             master = stack.enter_context(
@@ -96,7 +96,7 @@ def _official(role: str) -> Arrange:
             )
             replica.jvm = FULL_SPEED
             stack.enter_context(replica)
-            yield ReplicaGroup(_measured(name, master), (_measured(name, replica),))
+            yield ReplicatedGroup(_measured(name, master), (_measured(name, replica),))
 
     return arrange
 
@@ -112,7 +112,7 @@ def _lists(endpoint: Endpoint, address: str) -> bool:
     return any(address in entry.broker_addrs.values() for entry in table.values())
 
 
-def _ours_controlled(directory: Path) -> Iterator[ReplicaGroup]:
+def _ours_controlled(directory: Path) -> Iterator[ReplicatedGroup]:
     with ExitStack() as stack:
         namesrv = stack.enter_context(Gateway(directory / "namesrv", command="namesrv")).namesrv
         controller = f"{HOST}:{find_ports(1)[0]}"
@@ -142,7 +142,7 @@ def _ours_controlled(directory: Path) -> Iterator[ReplicaGroup]:
         yield _start_group(controller, directory, start)
 
 
-def _official_controlled(directory: Path) -> Iterator[ReplicaGroup]:
+def _official_controlled(directory: Path) -> Iterator[ReplicatedGroup]:
     with ExitStack() as stack:
         port = find_ports(1)[0]
         stack.callback(launch_namesrv(directory / "namesrv", HOST, port).kill)
@@ -164,13 +164,13 @@ def _set_options(settings: Mapping[str, str]) -> list[str]:
     return [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
 
 
-def _start_group(controller: str, directory: Path, start: Callable[[Path], Measured]) -> ReplicaGroup:
+def _start_group(controller: str, directory: Path, start: Callable[[Path], Measured]) -> ReplicatedGroup:
     """Start the replicas of a group, the first one as its master, and wait until all are in sync."""
     master = start(directory / "replica-0")
     eventually(lambda: read_replicas(controller).master_address == master.broker, MASTER_TIMEOUT_S)
     slaves = tuple(start(directory / f"replica-{index}") for index in range(1, REPLICAS))
     eventually(lambda: len(read_replicas(controller).in_sync_replicas) == REPLICAS, SYNC_TIMEOUT_S, 0.2)
-    return ReplicaGroup(master, slaves, controller)
+    return ReplicatedGroup(master, slaves, controller)
 
 
 def read_replicas(controller: str) -> ReplicasInfo:

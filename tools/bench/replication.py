@@ -28,7 +28,7 @@ from tools.bench.replica_arrangements import (
     PAIRS,
     REPLICAS,
     Measured,
-    ReplicaGroup,
+    ReplicatedGroup,
     read_replicas,
 )
 from tools.bench.usage import work_until_idle_s
@@ -112,7 +112,7 @@ def measure(name: str, durations: LoadDurations) -> Figures:
         return figures
 
 
-def _set_epoch(group: ReplicaGroup) -> int:
+def _set_epoch(group: ReplicatedGroup) -> int:
     """Return the epoch of the set of replicas in sync, which rises with each change; 0 without a controller."""
     if group.controller is None:
         return 0
@@ -122,7 +122,7 @@ def _set_epoch(group: ReplicaGroup) -> int:
     return replicas.sync_state_set_epoch
 
 
-def _wait_until_copied(group: ReplicaGroup, durations: LoadDurations) -> None:
+def _wait_until_copied(group: ReplicatedGroup, durations: LoadDurations) -> None:
     """Wait until the slaves have the master's log, and all are idle. Raises LoadFailed if that takes too long."""
     end = time.monotonic() + COPY_TIMEOUT_S
     while not all(0 <= _log_end(group.master) <= _log_end(slave) for slave in group.slaves):

@@ -5,7 +5,7 @@ from click.testing import CliRunner
 
 from tools.bench import replication
 from tools.bench.loads import QUICK, Figures, LoadDurations, LoadFailed
-from tools.bench.replica_arrangements import CONTROLLED, PAIRS, Measured, ReplicaGroup
+from tools.bench.replica_arrangements import CONTROLLED, PAIRS, Measured, ReplicatedGroup
 
 MASTER = Measured("m", "n:1", "m:1", (1,))
 
@@ -48,5 +48,5 @@ def test_one_arrangement_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_master_that_was_replaced_ends_the_measurement() -> None:
     """Nobody answers at the port of this controller."""
     with pytest.raises(LoadFailed, match="m:1 is not the master any more"):
-        replication._set_epoch(ReplicaGroup(MASTER, controller="127.0.0.1:9"))
-    assert replication._set_epoch(ReplicaGroup(MASTER)) == 0
+        replication._set_epoch(ReplicatedGroup(MASTER, controller="127.0.0.1:9"))
+    assert replication._set_epoch(ReplicatedGroup(MASTER)) == 0
