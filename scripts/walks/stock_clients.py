@@ -107,8 +107,9 @@ class Gate:
 
 
 class TopicLedger:
-    """What the clients of a topic sent and received. ``shares``: parts of the messages that each producer sends.
+    """The messages that the clients of a topic sent and received.
 
+    ``shares`` are the parts of the messages that each producer sends.
     ``total`` is the number of messages to be sent by all of them up to now. Messages are numbered by producer.
     """
 

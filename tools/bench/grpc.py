@@ -105,7 +105,7 @@ STARTS: Final[Mapping[str, Callable[[ExitStack], GrpcSide]]] = {
     ),
     "official": start_official,
 }
-"""What starts each side, by the name that ``--sides`` has for it."""
+"""The starter of each side, by the name that ``--sides`` has for it."""
 DEFAULT_SIDES: Final = "ours,official"
 
 
