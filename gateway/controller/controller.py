@@ -175,10 +175,7 @@ class Controller:
                     size_bytes = len(decision.broker_set.to_json())
                     self._check_room(name, entry, decision.broker_set, size_bytes)
                 # The requesting broker may disconnect, but a write must not be left half known.
-                with (
-                    trio.CancelScope(shield=True),
-                    self._announced_change(name, broker_set, decision.broker_set),
-                ):
+                with trio.CancelScope(shield=True):
                     await self._write(table, name, entry, decision.broker_set, size_bytes)
         return decision
 
@@ -227,6 +224,12 @@ class Controller:
             )
 
     async def _write(
+        self, table: _Table, name: str, entry: Entry | None, broker_set: BrokerSet | None, size_bytes: int
+    ) -> None:
+        with self._announced_change(name, None if entry is None else entry.broker_set, broker_set):
+            await self._put(table, name, entry, broker_set, size_bytes)
+
+    async def _put(
         self, table: _Table, name: str, entry: Entry | None, broker_set: BrokerSet | None, size_bytes: int
     ) -> None:
         term = self.leadership.term
