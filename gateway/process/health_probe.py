@@ -50,8 +50,8 @@ def _probe_once(scheme: str, port: int, path: str) -> str:
         connection.close()
 
 
-def main(words: Sequence[str]) -> int:
-    """Print what is wrong, and return the exit status."""
+def main(words: Sequence[str] | None = None) -> int:
+    """Print what is wrong, and return the exit status. ``words`` are those of the command line by default."""
     parser = argparse.ArgumentParser(
         description="Ask whether clients may be sent to the server of this container."
     )
@@ -71,4 +71,4 @@ def main(words: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -598,7 +598,10 @@ class BrokerService:
             return
         self._sync_problem = problem
         self._show_in_sync()
-        log.info("replica not in sync" if problem else "replica in sync", extra={"reason": problem})
+        if problem:
+            log.info("replica not in sync", extra={"reason": problem})
+        else:
+            log.info("replica in sync")
 
     def _show_in_sync(self) -> None:
         self.tasks.record_outcome(IN_SYNC, NotInSync(self._sync_problem) if self._sync_problem else None)
