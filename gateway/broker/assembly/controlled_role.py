@@ -168,11 +168,15 @@ class ControlledRoles:
             trio.current_time(),
         )
         problem = ""
-        if slave is not None and not settings.async_learner:  # a learner never is one of them
-            if not slave.follower.is_copying:
-                problem = f"this slave is not connected to its master {self._master_address}"
-            elif not is_member:
-                problem = "the controllers do not count this slave among the replicas in sync: it has not caught up yet"
+        if slave is None or settings.async_learner:
+            # A master is in sync from its election on and is not judged again; a learner never is in sync.
+            self._not_in_sync_s = -math.inf
+        elif not slave.follower.is_copying:
+            problem = f"this slave is not connected to its master {self._master_address}"
+        elif not is_member:
+            problem = (
+                "the controllers do not count this slave among the replicas in sync: it has not caught up yet"
+            )
         if problem:
             self._not_in_sync_s = now_s
         elif now_s < self._not_in_sync_s + SETTLED_S:

@@ -66,6 +66,24 @@ async def test_a_slave_that_is_connected_waits_for_the_controllers(cluster):
 
 
 @simulated
+async def test_a_slave_that_was_not_connected_is_ready_once_it_is_master(cluster):
+    group, nodes = await controlled(cluster, 2)
+    await wait_for(lambda: all(map(is_ready, nodes)))
+    master = master_of(nodes)
+    (slave,) = (node for node in nodes if node is not master)
+    # The controller takes the dead master for alive, as it does with one that hangs or is cut off.
+    master_id = master.broker.config.controlled.broker_id
+    liveness = group.controller.controller.liveness
+    is_alive = liveness.is_alive
+    liveness.is_alive = lambda key: key.broker_id == master_id or is_alive(key)
+    await master.crash()
+    await wait_for(lambda: any("not connected to its master" in trouble for trouble in troubles(slave)))
+    liveness.is_alive = is_alive
+    await wait_for(lambda: slave.broker.config.broker_id == 0, 30)
+    await wait_for(lambda: is_ready(slave), 30)
+
+
+@simulated
 async def test_a_learner_is_ready_without_being_in_sync(cluster):
     group, nodes = await controlled(cluster, 1)
     learner = await group.add_broker("10.0.1.9", async_learner=True)
