@@ -133,7 +133,8 @@ class EtcdClient:
                 h11.ProtocolError,
             ) as error:
                 self._ask_last(endpoint)
-                hint = "" if endpoint.is_encrypted else ". If it serves TLS, its address begins with https://"
+                may_serve_tls = not endpoint.is_encrypted and not isinstance(error, trio.TooSlowError)
+                hint = ". If it serves TLS, its address begins with https://" if may_serve_tls else ""
                 raise StoreUnavailable(f"etcd at {endpoint.authority}: {_describe(error)}{hint}") from error
         raise StoreUnavailable(f"no etcd member answers ({'; '.join(problems)})")
 

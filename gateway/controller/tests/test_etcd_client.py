@@ -74,6 +74,7 @@ def test_a_member_that_does_not_listen_is_passed_over() -> None:
 def test_a_member_that_hangs_is_asked_last_from_then_on() -> None:
     outcomes, _ = call(lambda _: None, lambda _: http('{"count": "2"}'), calls=2, timeout_s=1.0)
     assert isinstance(outcomes[0], StoreUnavailable), "it may have carried the call out"
+    assert str(outcomes[0]).endswith(": no answer in time"), "nothing speaks for TLS"
     assert outcomes[1] == {"count": "2"}
 
 
