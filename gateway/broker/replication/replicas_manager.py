@@ -343,7 +343,8 @@ class ReplicasManager:
             if refusal.code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED:
                 refusal.remark = (
                     f"{refusal.remark}. The controllers do not know the id {self._broker_id}, which this broker has in "
-                    "brokerIdentity: they have lost their state, or an operator removed it there"
+                    "brokerIdentity: they have lost their state, which must be restored, or an operator removed it "
+                    "there: then delete that file, and the broker gets another id"
                 )
             raise
 

@@ -12,7 +12,7 @@ from gateway.tests.cluster import NAMESRV, bodies, message, pull, simulated
 from gateway.tests.controlled import CONTROLLER, NAME, controlled
 from remoting.bodies.ha import SyncStateSet
 from remoting.errors import RemotingTimeout, RequestError
-from remoting.requests.controller import ControllerElectMaster
+from remoting.requests.controller import CleanBrokerData, ControllerElectMaster
 from remoting.requests.ha import NotifyBrokerRoleChanged
 from remoting.requests.namesrv import BrokerHeartbeat
 from remoting.requests.roles import ChangeBrokerRole
@@ -310,3 +310,28 @@ async def test_a_controller_that_has_lost_its_state_gets_no_master(cluster):
     await trio.sleep(30)
     assert again.broker.config.role is Role.SLAVE
     assert any("lost their state" in text for text in failing(again))
+
+
+@simulated
+async def test_a_removed_replica_joins_under_a_new_id_without_its_identity(cluster):
+    group, nodes = await controlled(cluster, brokers=2)
+    master = master_of(nodes)
+    (removed,) = (node for node in nodes if node is not master)
+    removed_id = removed.broker.config.broker_id
+    await removed.crash()
+    await trio.sleep(2)
+    await cluster.dial(CONTROLLER).ask(
+        CleanBrokerData(broker_name=NAME, broker_controller_ids_to_clean=str(removed_id))
+    )
+    back = await group.add_broker(removed.address[0], removed.files)
+    await wait_for(lambda: any("brokerIdentity" in text for text in failing(back)))
+    assert any("delete that file, and the broker gets another id" in text for text in failing(back))
+    await back.crash()
+    back.files.delete(f"/{NAME}/brokerIdentity")
+    again = await group.add_broker(removed.address[0], removed.files)
+    await wait_for(lambda: again.broker.config.broker_id == 3)
+    assert removed_id == 2
+    await send(cluster, master, b"for both")
+    controller = group.controller.controller
+    await wait_for(lambda: controller.broker_set(NAME).sync_set == {1, 3})
+    assert again.broker.store.max_physical_offset == master.broker.store.max_physical_offset
