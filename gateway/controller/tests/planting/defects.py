@@ -106,10 +106,7 @@ CONTROLLER_DEFECTS: Final = Catalogue(
             Law.ACCEPTED,
             change(
                 f"{ROOM}/controller.py",
-                "                with (\n"
-                "                    trio.CancelScope(shield=True),\n"
-                "                    self._announced_change(name, broker_set, decision.broker_set),\n"
-                "                ):\n"
+                "                with trio.CancelScope(shield=True):\n"
                 "                    await self._write(table, name, entry, decision.broker_set, size_bytes)\n",
                 "                if broker_set is not None and decision.broker_set is not None and (\n"
                 "                    broker_set.master_epoch == decision.broker_set.master_epoch > 0\n"
@@ -117,10 +114,7 @@ CONTROLLER_DEFECTS: Final = Catalogue(
                 "                    assert entry is not None\n"
                 "                    table.entries[name] = Entry(decision.broker_set, entry.version, size_bytes)\n"
                 "                    return decision\n"
-                "                with (\n"
-                "                    trio.CancelScope(shield=True),\n"
-                "                    self._announced_change(name, broker_set, decision.broker_set),\n"
-                "                ):\n"
+                "                with trio.CancelScope(shield=True):\n"
                 "                    await self._write(table, name, entry, decision.broker_set, size_bytes)\n",
             ),
             SIMULATION,
