@@ -188,6 +188,7 @@ class ReplicasManager:
         self._to_change = trio.Event()
         self.role = ControlledRole()
         self._is_master = False
+        self._is_member = False
         self._is_in_sync = True
 
     # -- what heartbeats need -----------------------------------------------------------------------------------------
@@ -426,6 +427,8 @@ class ReplicasManager:
                 await self._confirm_role(await self._links.wait_for_leader())
             except FAILURES as problem:
                 await self._handle_refusal(problem)
+                if self.role.master_epoch > 0:
+                    self._show_membership()  # its connection to the master may have ended meanwhile
             await self._hints.signal.wait(period_s if self._is_in_sync else min(period_s, NOT_IN_SYNC_POLL_S))
 
     async def _handle_refusal(self, problem: Exception) -> None:
@@ -466,7 +469,11 @@ class ReplicasManager:
             self._note_membership(term.sync_set)
 
     def _note_membership(self, sync_set: frozenset[int]) -> None:
-        self._is_in_sync = self._broker.note_membership(is_member=self._broker_id in sync_set)
+        self._is_member = self._broker_id in sync_set
+        self._show_membership()
+
+    def _show_membership(self) -> None:
+        self._is_in_sync = self._broker.note_membership(is_member=self._is_member)
 
     @property
     def _newest_epoch(self) -> int:

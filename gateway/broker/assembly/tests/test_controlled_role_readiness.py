@@ -6,7 +6,7 @@ from gateway.broker.assembly.service import IN_SYNC
 from gateway.broker.assembly.tests.test_controlled_role import master_of, send, wait_for
 from gateway.process.http_endpoint import failing_tasks
 from gateway.tests.cluster import simulated
-from gateway.tests.controlled import controlled
+from gateway.tests.controlled import CONTROLLER, controlled
 
 
 def troubles(node):
@@ -80,6 +80,20 @@ async def test_a_slave_that_was_not_connected_is_ready_once_it_is_master(cluster
     await wait_for(lambda: any("not connected to its master" in trouble for trouble in troubles(slave)))
     liveness.is_alive = is_alive
     await wait_for(lambda: slave.broker.config.broker_id == 0, 30)
+    await wait_for(lambda: is_ready(slave), 30)
+
+
+@simulated
+async def test_a_slave_without_a_master_is_not_ready_while_no_controller_answers(cluster):
+    group, nodes = await controlled(cluster, 2)
+    await wait_for(lambda: all(map(is_ready, nodes)))
+    master = master_of(nodes)
+    (slave,) = (node for node in nodes if node is not master)
+    group.cut_off(slave.address[0], CONTROLLER[0])
+    await master.crash()
+    await wait_for(lambda: any("not connected to its master" in trouble for trouble in troubles(slave)), 30)
+    group.cut.clear()
+    await wait_for(lambda: slave.broker.config.broker_id == 0, 60)
     await wait_for(lambda: is_ready(slave), 30)
 
 
