@@ -65,6 +65,8 @@ FREE_RESETS: Final = 200
 """Streams that a peer may reset at any time; beyond them, at most as many as it lets end."""
 MAX_SETTINGS_FRAMES: Final = 64
 """SETTINGS of one connection. Each may change the windows of all streams: 0.5 ms with 990 of them. Clients send ten."""
+MAX_JOINED_BYTES: Final = 2048
+"""Size up to which parts of an answer that wait are joined: each takes about 200 bytes besides, which count nowhere."""
 _REQUIRED_HEADERS: Final = frozenset((":method", ":scheme", ":path"))
 _PSEUDO_HEADERS: Final = _REQUIRED_HEADERS | {":authority"}
 _CONNECTION_HEADERS: Final = frozenset(
@@ -606,10 +608,14 @@ class Http2Connection(FrameConnection):
         stream = self._unanswered(stream_id)
         if stream is None:
             return
+        size = len(data)
         if stream.chunks is None:
             stream.chunks = deque()
-        stream.chunks.append(memoryview(data))
-        self._count_queued(len(data))
+        chunks = stream.chunks
+        if chunks and len(chunks[-1]) + len(data) <= MAX_JOINED_BYTES:
+            data = b"".join((chunks.pop(), data))
+        chunks.append(memoryview(data))
+        self._count_queued(size)
         self._send_stream(stream_id, stream)
         if self.output_bytes > self.limits.max_output_bytes:
             log.warning("connection closed: answers are not read", extra={"remote": self.remote})
@@ -630,8 +636,12 @@ class Http2Connection(FrameConnection):
             self._write_frame(encode_reset(stream_id, error))
 
     def announce_end(self) -> None:
-        """Tell the peer with GOAWAY to open no more streams here; those that are open go on."""
-        if not self.closed:
+        """Tell the peer with GOAWAY to open no more streams here; those that are open go on.
+
+        It is told once. Streams that it opens before it knows are ignored, so no later GOAWAY may count them as carried
+        out: RFC 9113 forbids it (section 6.8), and Netty closes the connection.
+        """
+        if not self.closed and self._goodbye_id is None:
             self._goodbye_id = self._last_stream_id
             self._write_frame(encode_goodbye(self._goodbye_id, ErrorCode.NO_ERROR))
 
