@@ -27,13 +27,15 @@ PROXY_LOST: Final = "the primary's Proxy has closed its connection"
 class ClientConnection(RelayConnection):
     """A client's side of a session."""
 
-    __slots__ = ("_dial", "_open_call", "number")
+    __slots__ = ("_dial", "_open_call", "long_work", "number")
 
     def __init__(self, dial: Dial, open_call: OpenCall, max_streams: int, *parts: Any) -> None:
         super().__init__(lambda *_: None, max_streams, *parts)
         self._dial = dial
         self._open_call = open_call
         self.number = next(connection_numbers)
+        self.long_work = trio.Lock()
+        """Held by the call of this client whose turn it is for work that takes long."""
 
     @property
     def proxy(self) -> ProxyConnection | None:
@@ -101,6 +103,10 @@ class ClientConnection(RelayConnection):
     def note_large_input(self, size: int) -> None:
         """Count the growth of unfinished messages of the Proxy."""
         self._on_large_input(size)
+
+    def limit_waiting(self, handler: StreamHandler, added: int) -> None:
+        """Refuse an answer with which those that wait to be translated take too much memory."""
+        self._limit_unfinished(handler, added)
 
     def note_large_output(self, size: int) -> None:
         """Count the growth of what the Proxy has not read."""

@@ -4,8 +4,9 @@ The official Proxy names itself in routes: the host by which the client says tha
 Clients open a connection to what a route names, and repeat it in later requests and in their settings. So answers get
 the address by which the client has reached the gateway, and requests the address of the Proxy.
 
-Messages are searched field by field, and only parts that have addresses are decoded. Fields that this version does not
-know stay as they are.
+A request is decoded once its fields are counted: a client decides what is in it. Answers may be long, so they are
+searched field by field, and only parts that have addresses are decoded. Fields that this version does not know stay as
+they are.
 """
 
 import ipaddress
@@ -38,7 +39,8 @@ _ROUTE_REQUESTS: Final[dict[str, Any]] = {
     "QueryRoute": messages.QueryRouteRequest,
     "QueryAssignment": messages.QueryAssignmentRequest,
 }
-TRANSLATED_REQUESTS: Final = frozenset((*_QUEUE_REQUESTS, *_ROUTE_REQUESTS, _TELEMETRY))
+_REQUESTS: Final = _QUEUE_REQUESTS | _ROUTE_REQUESTS | {_TELEMETRY: messages.TelemetryCommand}
+TRANSLATED_REQUESTS: Final = frozenset(_REQUESTS)
 TRANSLATED_ANSWERS: Final = frozenset((*_ROUTE_REQUESTS, _TELEMETRY))
 
 
@@ -78,14 +80,14 @@ class EndpointTranslation:
         A request that cannot be decoded is left to the Proxy.
         """
         try:
-            if method == _TELEMETRY:
-                return b"".join(_replace(encoded, _SETTINGS, self._translate_client_settings))
-            kind = _QUEUE_REQUESTS.get(method) or _ROUTE_REQUESTS[method]
+            kind = _REQUESTS[method]
             check_field_count(encoded, kind.DESCRIPTOR)
             request = kind.FromString(encoded)
         except (DecodeError, Unreadable):
             return encoded
-        if method in _ROUTE_REQUESTS:
+        if method == _TELEMETRY:
+            is_changed = self._exchange(request.settings.access_point)
+        elif method in _ROUTE_REQUESTS:
             is_changed = self._exchange(request.endpoints)
         else:
             # A queue of a route: its address was learned here.
@@ -94,13 +96,6 @@ class EndpointTranslation:
             if is_changed:
                 named.CopyFrom(self._proxy)
         return bytes(request.SerializeToString()) if is_changed else encoded
-
-    def _translate_client_settings(self, encoded: bytes) -> bytes:
-        check_field_count(encoded, messages.Settings.DESCRIPTOR)
-        settings = messages.Settings.FromString(encoded)
-        if not self._exchange(settings.access_point):
-            return encoded
-        return bytes(settings.SerializeToString())
 
     def _exchange(self, dialled: messages.Endpoints) -> bool:
         """Note the endpoints by which a client reaches the gateway, and replace them; return whether it named any."""

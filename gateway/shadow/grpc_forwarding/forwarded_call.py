@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 TELEMETRY: Final = "Telemetry"
 MAX_TRANSLATED_REQUEST_BYTES: Final = 1024 * 1024
 """Longest request, unpacked, in which addresses are translated. Telemetry may carry a stack trace."""
+MAX_REQUESTS_PER_FRAME: Final = 16
+"""Requests of a client that are translated at once. Clients send one; an empty one takes five bytes of a frame."""
 MAX_TURN_BYTES: Final = 16 * 1024
 """Longest answer that is translated at once: about 250 queues."""
 DEADLINE_GRACE_S: Final = 5.0
@@ -93,9 +95,16 @@ class ForwardedCall:
         self.has_headers = False
         """True once the client was sent the first headers of the answer."""
         self.is_over = False
+        self.waiting: deque[bytes | None] = deque()
+        """Long answers that are not translated yet, and those that follow; None stands for the end."""
         self._counts = counts
         self._begin_s = monotonic()
         counts.running += 1
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of answers that are not translated yet."""
+        return sum(len(message) for message in self.waiting if message is not None)
 
     def is_overdue(self, now_s: float) -> bool:
         """Tell whether the call's deadline is over, and the time for its end as well."""
@@ -122,6 +131,7 @@ class ForwardedCall:
         if self.is_over:
             return False
         self.is_over = True
+        self.waiting.clear()
         counts = self._counts
         counts.running -= 1
         counts.by_code[code] += 1
@@ -141,9 +151,12 @@ class RequestHalf:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of an unfinished message, and of what is copied for the capture."""
+        """Bytes of an unfinished message, of what is copied for the capture, and of answers that wait.
+
+        Those of answers count here because the Proxy's stream may have ended, and this one has not.
+        """
         reader, recorder = self._reader, self.call.recorder
-        held_bytes = 0 if reader is None else reader.held_bytes
+        held_bytes = self.call.waiting_bytes + (0 if reader is None else reader.held_bytes)
         return held_bytes if recorder is None else held_bytes + recorder.held_bytes
 
     @property
@@ -173,7 +186,13 @@ class RequestHalf:
         if reader is None or call.is_over:
             return
         try:
-            for encoded in reader.feed(data):
+            requests = reader.feed(data)
+            if len(requests) > MAX_REQUESTS_PER_FRAME:
+                raise GrpcError(
+                    GrpcStatus.RESOURCE_EXHAUSTED,
+                    f"more than {MAX_REQUESTS_PER_FRAME} requests came at once: send them one by one",
+                )
+            for encoded in requests:
                 request = call.translation.translate_request(call.method, encoded)
                 proxy.send_data(stream_id, frame_message(request))
         except GrpcError as error:
@@ -202,16 +221,13 @@ class AnswerHalf:
         self._call = call
         self._reader: MessageReader | None = None
         self._head = b""
-        self._pending: deque[bytes | None] = deque()
-        """Long messages that are not translated yet, and those that follow; None stands for the end."""
         self._trailers = b""
         self._ending: int | str = GrpcStatus.UNKNOWN.name
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of an unfinished message, and of messages that are not translated yet."""
-        unfinished_bytes = 0 if self._reader is None else self._reader.held_bytes
-        return unfinished_bytes + sum(len(message) for message in self._pending if message is not None)
+        """Bytes of an unfinished message."""
+        return 0 if self._reader is None else self._reader.held_bytes
 
     @property
     def header_bytes(self) -> int:
@@ -242,8 +258,8 @@ class AnswerHalf:
             return
         self._ending = self._code_of(values.get(_GRPC_STATUS, b""))
         self._trailers = encode_fields(fields)
-        if self._pending:
-            self._pending.append(None)
+        if self._call.waiting:
+            self._call.waiting.append(None)
         else:
             self._finish()
 
@@ -284,7 +300,9 @@ class AnswerHalf:
             return
         try:
             for encoded in self._reader.feed(data):
-                if self._pending or len(encoded) > MAX_TURN_BYTES:
+                if call.is_over:
+                    return
+                if call.waiting or len(encoded) > MAX_TURN_BYTES:
                     self._translate_later(encoded)
                 else:
                     self._send(list(self._parts_of(encoded)))
@@ -302,23 +320,29 @@ class AnswerHalf:
         self._call.client.send_data(self._call.stream_id, frame_message(b"".join(parts)))
 
     def _translate_later(self, encoded: bytes) -> None:
-        self._pending.append(encoded)
-        if len(self._pending) == 1:
-            self._call.client.spawn(self._translate_pending)
+        call = self._call
+        call.waiting.append(encoded)
+        if len(call.waiting) == 1:
+            call.client.spawn(self._translate_waiting)
+        call.client.limit_waiting(self, len(encoded))
 
-    async def _translate_pending(self) -> None:
-        """Translate the messages that wait, a slice in each turn, and pass on what follows them."""
-        while self._pending and not self._call.is_over:
-            encoded = self._pending[0]
-            if encoded is None:
-                self._pending.clear()
+    async def _translate_waiting(self) -> None:
+        """Translate the messages that wait, a slice in each turn, and pass on what follows them.
+
+        The calls of one client wait for each other first, so that many of one delay no other by more than one.
+        """
+        call = self._call
+        while call.waiting:
+            if call.waiting[0] is None:
                 self._finish()
                 return
-            async with self._call.long_work:
-                parts = await self._translate_in_slices(encoded)
-            if not self._call.is_over:
+            async with call.client.long_work, call.long_work:
+                # The call may have ended while it waited, which forgets the messages.
+                encoded = call.waiting[0] if call.waiting else None
+                parts = [] if encoded is None else await self._translate_in_slices(encoded)
+            if not call.is_over:
                 self._send(parts)
-            self._pending.popleft()
+                call.waiting.popleft()
 
     async def _translate_in_slices(self, encoded: bytes) -> list[bytes]:
         parts = []

@@ -3,6 +3,7 @@
 import gc
 from contextlib import suppress
 from functools import partial
+from typing import cast
 
 import pytest
 import trio
@@ -11,6 +12,7 @@ from gateway.grpc_front import messages as m
 from gateway.grpc_front.framing import frame_message
 from gateway.grpc_front.http2_connection import CONNECTION_WINDOW_BYTES, STREAM_WINDOW_BYTES
 from gateway.grpc_front.http2_frames import (
+    MAX_WINDOW_BYTES,
     ErrorCode,
     Flag,
     Kind,
@@ -18,11 +20,14 @@ from gateway.grpc_front.http2_frames import (
     encode_goodbye,
     encode_headers,
 )
-from gateway.grpc_front.tests.world import message, producer_settings, receive_request, send_request
+from gateway.grpc_front.request_size import MAX_FIELDS
+from gateway.grpc_front.tests.world import Stream, message, producer_settings, receive_request, send_request
 from gateway.shadow.clusters.endpoints import UpstreamTls
+from gateway.shadow.grpc_forwarding.client_connection import ClientConnection
 from gateway.shadow.grpc_forwarding.endpoints import endpoints_of
 from gateway.shadow.grpc_forwarding.forwarded_call import (
     DEADLINE_GRACE_S,
+    MAX_REQUESTS_PER_FRAME,
     MAX_TRANSLATED_REQUEST_BYTES,
     ForwardedCall,
 )
@@ -274,6 +279,91 @@ async def test_requests_that_must_be_read_are_bounded():
         assert call.reset == CANCEL
 
 
+EMPTY_SETTINGS = b"\x12\0"
+
+
+@pytest.mark.parametrize(
+    "requests",
+    [frame_message(EMPTY_SETTINGS * (MAX_FIELDS + 1)), frame_message(b"") * (MAX_REQUESTS_PER_FRAME + 1)],
+    ids=["fields", "messages"],
+)
+@simulated
+async def test_what_one_frame_of_a_client_costs_is_bounded(requests):
+    """Two bytes are a field, and gzip packs a thousand of them into one: they are all looked at in one turn."""
+    async with opened() as world:
+        client = world.client()
+        number = await client.begin("Telemetry", m.TelemetryCommand)
+        await client.send(number, requests)
+        await client.streams[number].ended.wait()
+        assert client.streams[number].status == 8
+        assert (await world.proxy.call()).requests == []
+
+
+@simulated
+async def test_repeated_settings_are_those_that_a_proxy_reads():
+    async with opened() as world:
+        client = world.client()
+        number = await client.begin("Telemetry", m.TelemetryCommand)
+        settings = producer_settings("orders")
+        settings.access_point.CopyFrom(DIALLED)
+        command = m.TelemetryCommand(settings=settings).SerializeToString()
+        await client.send(number, frame_message(command + EMPTY_SETTINGS * 8000))
+        call = await world.proxy.call()
+        await until(lambda: call.requests)
+        settings.access_point.CopyFrom(PROXY)
+        assert m.TelemetryCommand.FromString(call.requests[0]).settings == settings
+
+
+@simulated
+async def test_answers_that_wait_to_be_translated_are_bounded():
+    """They count after the Proxy has ended them, too: only the gateway holds them then."""
+    queues = 7000
+    async with opened(frame_bytes=1024 * 1024) as world:
+        answer_bytes = route(queues).ByteSize()
+        client = world.client()
+        streams: list[Stream] = []
+        await settle()
+        (connection,) = world.forwarder.server.connections
+        async with world.forwarder._long_work:
+            for number in range(2 * 1024 * 1024 // answer_bytes + 1):
+                request = m.QueryRouteRequest(topic=m.Resource(name="orders"))
+                streams.append(await client.start("QueryRoute", request, m.QueryRouteResponse))
+                await (await world.proxy.call(number)).answer(route(queues))
+                await settle()
+                if number == 0:
+                    assert connection.input_bytes == answer_bytes
+            await streams[-1].ended.wait()
+            assert streams[-1].status == 8
+            client.h2.reset_stream(1, CANCEL)
+            await client.flush()
+            await settle()
+            assert connection.input_bytes == (len(streams) - 2) * answer_bytes
+        for stream in streams[1:-1]:
+            await stream.ended.wait()
+            assert stream.answers == [route(queues, GATEWAY)]
+        assert connection.input_bytes == 0
+
+
+@simulated
+async def test_a_client_with_many_long_routes_waits_for_itself():
+    request = m.QueryRouteRequest(topic=m.Resource(name="orders"))
+    async with opened() as world:
+        greedy = world.client()
+        async with world.forwarder._long_work:
+            streams = [await greedy.start("QueryRoute", request, m.QueryRouteResponse) for _ in range(20)]
+            for number in range(20):
+                await (await world.proxy.call(number)).answer(route(500))
+            await settle()
+            stream = await world.client("client-2").start("QueryRoute", request, m.QueryRouteResponse)
+            await (await world.proxy.call(20)).answer(route(500))
+            await settle()
+        await stream.ended.wait()
+        assert stream.answers == [route(500, GATEWAY)]
+        assert sum(stream.ended.is_set() for stream in streams) <= 3
+        for stream in streams:
+            await stream.ended.wait()
+
+
 # -- ends ----------------------------------------------------------------------------------------------------------
 
 
@@ -361,6 +451,25 @@ async def test_a_goodbye_of_the_proxy_is_passed_on():
         assert late.stream_id > call.stream_id
         assert not first.ended.is_set()
         assert not client.closed.is_set()
+
+
+@simulated
+async def test_a_second_goodbye_of_the_proxy_promises_no_more_streams():
+    """A Proxy that stops cleanly sends two. A stream between them is not begun, and its client must not wait for it."""
+    async with opened() as world:
+        client = world.client()
+        await client.start_receive()
+        call = await world.proxy.call()
+        for last_stream_id in (MAX_WINDOW_BYTES, call.stream_id):
+            await call.connection.stream.send_all(encode_goodbye(last_stream_id, ErrorCode.NO_ERROR))
+            await settle()
+            assert client.goodbye.last_stream_id == call.stream_id
+            await client.start_receive()
+            await settle()
+        await call.connection.close()
+        await client.closed.wait()
+        assert client.goodbye.last_stream_id == call.stream_id
+        assert len(world.proxy.calls) == 1
 
 
 @simulated
@@ -499,6 +608,25 @@ async def test_a_proxy_that_does_not_read_stops_its_client_at_the_window():
         await client.flush()
         await until(lambda: call.reset is not None)
         assert connection.output_bytes == 0
+
+
+@simulated
+async def test_tiny_frames_that_wait_take_little_more_memory_than_their_data():
+    """An object of its own for each byte would take two hundred times as much as what is counted."""
+    async with opened() as world:
+        world.proxy.reads = False
+        client = world.client()
+        number = await client.begin("SendMessage", m.SendMessageResponse)
+        await settle()
+        await client.send(number, bytes(65_535))
+        for _ in range(5000):
+            client.h2.send_data(number, b"x")
+        await client.flush()
+        (connection,) = world.forwarder.server.connections
+        await until(lambda: connection.output_bytes == 5000)
+        stream = cast(ClientConnection, connection).proxy._streams[number]
+        assert b"".join(stream.chunks) == b"x" * 5000
+        assert len(stream.chunks) <= 10
 
 
 @simulated
