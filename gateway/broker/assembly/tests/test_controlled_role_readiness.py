@@ -4,6 +4,7 @@ import trio
 
 from gateway.broker.assembly.service import IN_SYNC
 from gateway.broker.assembly.tests.test_controlled_role import master_of, send, wait_for
+from gateway.config.replication import Role
 from gateway.process.http_endpoint import failing_tasks
 from gateway.tests.cluster import simulated
 from gateway.tests.controlled import CONTROLLER, controlled
@@ -107,3 +108,25 @@ async def test_a_learner_is_ready_without_being_in_sync(cluster):
     await trio.sleep(5)
     assert (await group.term()).data.sync_state_set == [nodes[0].broker.config.controlled.broker_id]
     assert is_ready(learner)
+
+
+@simulated
+async def test_a_slave_that_is_elected_as_soon_as_it_is_in_sync_is_ready(cluster):
+    group, nodes = await controlled(cluster, 2)
+    await wait_for(lambda: all(map(is_ready, nodes)))
+    master = master_of(nodes)
+    (slave,) = (node for node in nodes if node is not master)
+    slave_id = slave.broker.config.controlled.broker_id
+    await slave.crash()
+    await trio.sleep(2)
+    group.cut.add((slave.address[0], master.address[0]))
+    back = await group.add_broker(slave.address[0], slave.files)
+    await wait_for(lambda: "not connected to its master" in "".join(troubles(back)))
+    group.cut.clear()
+    with trio.fail_after(30):
+        while slave_id not in (await group.term()).data.sync_state_set or is_ready(back):
+            await trio.sleep(0.05)
+    await master.crash()
+    await wait_for(lambda: back.broker.config.role is Role.MASTER)
+    # A master does not ask again whether it is in the set.
+    await wait_for(lambda: is_ready(back), 10)
