@@ -20,8 +20,8 @@ METRIC_PREFIX: Final = "rocketmq_gateway_"
 NO_PORT: Final = -1
 
 Supervisors = Callable[[], Iterable[TaskSupervisor]]
-FindTroubles = Callable[[], Awaitable[list[str]]]
-"""Returns what is wrong in broker processes, as text, and soon."""
+FindTroubles = Callable[[str], Awaitable[list[str]]]
+"""Returns what is wrong in broker processes, but for a task of a name, as text, and soon."""
 
 
 def failing_tasks(supervisors: Iterable[TaskSupervisor], excluded: str = "") -> list[str]:
@@ -34,7 +34,7 @@ def failing_tasks(supervisors: Iterable[TaskSupervisor], excluded: str = "") -> 
     ]
 
 
-async def no_troubles() -> list[str]:
+async def no_troubles(_: str) -> list[str]:
     """Return nothing, for a server without broker processes."""
     return []
 
@@ -53,13 +53,14 @@ class Readiness:
     async def report(self, query: dict[str, Any]) -> dict[str, Any]:
         """Return the answer of `/readyz`. Raises ConsoleError (503), which names failing tasks and broker processes.
 
-        ``exclude`` in the query is the name of a task of this process that may fail.
+        ``exclude`` in the query is the name of a task that may fail.
         """
         if self.is_stopping:
             raise ConsoleError("stopping", 503)
-        if failing := failing_tasks(self._supervisors(), query.get("exclude", "")):
+        excluded = query.get("exclude", "")
+        if failing := failing_tasks(self._supervisors(), excluded):
             raise ConsoleError(f"background tasks fail: {'; '.join(failing)}", 503)
-        if troubles := await self._find_troubles():
+        if troubles := await self._find_troubles(excluded):
             raise ConsoleError(f"broker processes are not ready: {'; '.join(troubles)}", 503)
         return {"ready": True}
 

@@ -204,7 +204,7 @@ class LocalBrokers:
         """Return nothing: all brokers are in this process."""
         return []
 
-    async def find_troubles(self) -> list[str]:
+    async def find_troubles(self, excluded: str = "") -> list[str]:
         """Return nothing: failing background tasks are all that can be wrong."""
         return []
 

@@ -86,8 +86,8 @@ class Brokers(Protocol):
     async def remote_metrics(self) -> list[Metric | Distribution]:
         """Return the metrics of brokers in other processes."""
 
-    async def find_troubles(self) -> list[str]:
-        """Return what is wrong with brokers in other processes."""
+    async def find_troubles(self, excluded: str = "") -> list[str]:
+        """Return what is wrong with brokers in other processes, but for a task of a name."""
 
 
 class Server:
@@ -306,8 +306,8 @@ class Server:
             yield self._controller.tasks
         yield from self._brokers.supervisors()
 
-    def _failing_tasks(self) -> list[str]:
-        return failing_tasks(self._supervisors())
+    def _failing_tasks(self, excluded: str) -> list[str]:
+        return failing_tasks(self._supervisors(), excluded)
 
     def _part_metrics(self) -> Iterator[Metric | Distribution | None]:
         for tasks in self._supervisors():

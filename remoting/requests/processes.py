@@ -61,4 +61,6 @@ class BrokerProcessStateReply(Header):
 
 
 class GetBrokerProcessState(Request[BrokerProcessStateReply], code=770_007):
-    """Return the broker process's part of `/readyz` and `/metrics`."""
+    """Return the broker process's part of `/readyz` and `/metrics`; ``excluded`` names a task that may fail."""
+
+    excluded: str = ""

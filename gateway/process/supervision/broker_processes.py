@@ -89,9 +89,12 @@ class BrokerProcesses:
         """Ask all processes for their metrics; one that does not answer in time is left out."""
         return await self._ask_all(SupervisedBroker.collect_metrics)
 
-    async def find_troubles(self) -> list[str]:
-        """Return why clients should not be sent to some of the brokers; empty when all are well."""
-        return sorted(await self._ask_all(SupervisedBroker.find_troubles))
+    async def find_troubles(self, excluded: str = "") -> list[str]:
+        """Return why clients should not be sent to some of the brokers; empty when all are well.
+
+        ``excluded`` is the name of a background task that may fail.
+        """
+        return sorted(await self._ask_all(lambda broker: broker.find_troubles(excluded)))
 
     async def _ask_all(self, ask: Callable[[SupervisedBroker], Awaitable[list[Fact]]]) -> list[Fact]:
         """Return what all brokers answer, each as soon as it can."""

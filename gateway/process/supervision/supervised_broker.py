@@ -173,13 +173,16 @@ class SupervisedBroker:
         with trio.move_on_after(self._drain_s + MAX_CLOSE_S):
             await self._stopped.wait()
 
-    async def find_troubles(self) -> list[str]:
-        """Return why clients should not be sent to this broker; empty when they can be."""
+    async def find_troubles(self, excluded: str = "") -> list[str]:
+        """Return why clients should not be sent to this broker; empty when they can be.
+
+        ``excluded`` is the name of a background task that may fail.
+        """
         if not self._is_listening:
             return [f"{self.name}: {self._trouble}"]
         if self._child is not None and not self._child.registered.is_set():
             return [f"{self.name}: not registered, because it stops"]
-        state = await self._state()
+        state = await self._state(excluded)
         return [f"{self.name}: no answer within {STATE_TIMEOUT_S:g} s"] if state is None else state.failing
 
     async def collect_metrics(self) -> list[Metric | Distribution]:
@@ -200,11 +203,11 @@ class SupervisedBroker:
             "broker_process_restarts_total", self.restarts, "restarts of a broker's process", labels=labels
         )
 
-    async def _state(self) -> BrokerProcessState | None:
+    async def _state(self, excluded: str = "") -> BrokerProcessState | None:
         connection = self._connection
         try:
             if connection is not None:
-                return (await connection.ask(GetBrokerProcessState(), STATE_TIMEOUT_S)).data
+                return (await connection.ask(GetBrokerProcessState(excluded=excluded), STATE_TIMEOUT_S)).data
         except (RemotingClosed, RemotingTimeout, RequestError) as error:
             log.warning(
                 "broker process did not tell its state", extra={"broker": self.name, "reason": str(error)}

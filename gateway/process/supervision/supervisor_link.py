@@ -48,7 +48,7 @@ class SupervisorLink:
         self,
         signals: StopSignals,
         metrics: MetricRegistry,
-        failing_tasks: Callable[[], list[str]],
+        failing_tasks: Callable[[str], list[str]],
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Answer the supervisor until cancelled, or until it is gone."""
@@ -86,7 +86,7 @@ class _Served:
     """The parts of the process that the handlers use."""
 
     def __init__(
-        self, signals: StopSignals, metrics: MetricRegistry, failing_tasks: Callable[[], list[str]]
+        self, signals: StopSignals, metrics: MetricRegistry, failing_tasks: Callable[[str], list[str]]
     ) -> None:
         self.signals = signals
         self.metrics = metrics
@@ -103,7 +103,7 @@ def stop(served: _Served, request: StopBrokerProcess) -> None:
 
 @GetBrokerProcessState.on(handlers)
 async def get_state(served: _Served, request: GetBrokerProcessState) -> BrokerProcessStateReply:
-    state = BrokerProcessState(failing=served.failing_tasks())
+    state = BrokerProcessState(failing=served.failing_tasks(request.excluded))
     for sample in (*await served.metrics.collect_in_slices(), *process_metrics()):
         if isinstance(sample, Metric):
             state.metrics.append(_metric_sample(sample))

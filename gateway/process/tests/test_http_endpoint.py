@@ -28,6 +28,17 @@ def fail():
 
 
 @virtual
+async def test_a_task_of_a_broker_process_may_fail_as_well():
+    async def find_troubles(excluded):
+        return [] if excluded == "in-sync" else ["broker-a: in-sync"]
+
+    readiness = Readiness(list, find_troubles)
+    with pytest.raises(ConsoleError, match="broker processes are not ready: broker-a: in-sync"):
+        await readiness.report({})
+    assert await readiness.report({"exclude": "in-sync"}) == {"ready": True}
+
+
+@virtual
 async def test_a_process_is_ready_while_no_task_fails():
     tasks = TaskSupervisor("broker-a")
     readiness = Readiness(lambda: [tasks])

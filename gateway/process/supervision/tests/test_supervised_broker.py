@@ -9,6 +9,8 @@ import trio
 import trio.lowlevel
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
+from codec.command import Command, encode_response
+from codec.constants import ResponseCode
 from gateway.config.process import BrokerConfig, NamesrvConfig
 from gateway.namesrv.context import build_namesrv
 from gateway.namesrv.registration import Registration
@@ -17,7 +19,12 @@ from gateway.process.supervision.supervised_broker import MAX_CLOSE_S, STATE_TIM
 from remoting.client import open_client_over
 from remoting.connection import Connection
 from remoting.limits import ConnectionLimits
-from remoting.requests.processes import BrokerProcessReady, StopBrokerProcess
+from remoting.requests.processes import (
+    BrokerProcessReady,
+    BrokerProcessState,
+    GetBrokerProcessState,
+    StopBrokerProcess,
+)
 from remoting.tests.virtual import virtual
 from remoting.transport import StreamTransport
 from storage.clock import SystemClock
@@ -35,6 +42,7 @@ class FakeProcess:
         self.end: ProcessEnd | None = None
         self.was_killed = False
         self.stop_requests: list[bool] = []
+        self.failing: list[str] = []
         self.connection: Connection | None = None
         self.connected = trio.Event()
         self._stops = stops
@@ -44,9 +52,8 @@ class FakeProcess:
 
     async def run(self, write_log: Callable[[str], object]) -> None:
         with trio.CancelScope(shield=True):
-            async with open_client_over(
-                StreamTransport(self._theirs), {StopBrokerProcess.code: self._stop}
-            ) as connection:
+            served = {StopBrokerProcess.code: self._stop, GetBrokerProcessState.code: self._tell_state}
+            async with open_client_over(StreamTransport(self._theirs), served) as connection:
                 self.connection = connection
                 connection.on_close(lambda _: self._obey(0))
                 self.connected.set()
@@ -55,6 +62,11 @@ class FakeProcess:
     def _stop(self, connection: Connection, command: object) -> None:
         self.stop_requests.append(StopBrokerProcess.from_command(command).at_once)
         self._obey(0)
+
+    def _tell_state(self, connection: Connection, command: Command) -> bytes:
+        excluded = GetBrokerProcessState.from_command(command).excluded
+        state = BrokerProcessState(failing=[task for task in self.failing if task != excluded])
+        return encode_response(command.opaque, ResponseCode.SUCCESS, None, state.to_json(), None)
 
     def _obey(self, status: int) -> None:
         if self._stops:
@@ -175,6 +187,18 @@ async def test_a_broker_is_in_trouble_until_its_next_process_listens() -> None:
         assert await world.broker.find_troubles() == ["broker-a: ended with exit status 1: no space"]
         shown = {each.name: each.value for each in await world.broker.collect_metrics()}
         assert shown == {"broker_process_ready": 0.0, "broker_process_restarts_total": 0}
+        nursery.cancel_scope.cancel()
+
+
+@virtual
+async def test_a_task_of_a_process_may_fail() -> None:
+    world = Supervision()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(world.broker.run)
+        process = await world.next_ready()
+        process.failing = ["in-sync"]
+        assert await world.broker.find_troubles() == ["in-sync"]
+        assert await world.broker.find_troubles("in-sync") == []
         nursery.cancel_scope.cancel()
 
 
