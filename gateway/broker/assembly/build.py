@@ -75,6 +75,7 @@ from storage.staged_files import StagedFiles
 from storage.store import MessageStore, may_have_lost_power
 from storage.timer_store import TimerStore, TimerStoreConfig
 
+CONFIRMED_HALVES: Final = "confirmed half messages"
 EXPECTED_TABLES = ("topics.json", "subscriptionGroup.json", "consumerOffset.json", "delayOffset.json")
 """Tables that every used store has. Most of the others come back by themselves, from heartbeats and deliveries."""
 PROGRESS_TABLES = ("consumerOffset.json", "delayOffset.json", "consumerOrderInfo.json")
@@ -463,7 +464,7 @@ def _watch_confirmation(broker: Broker, confirmation: Confirmation) -> None:
             elif topic == TIMER_TOPIC and broker.timer_delivery is not None:
                 broker.timer_delivery.arrived.set()
             elif topic == TRANS_HALF_TOPIC:
-                broker.transaction_checks.ask_about_confirmed()
+                broker.long_polls.mark_work(CONFIRMED_HALVES, broker.transaction_checks.ask_about_confirmed)
         broker.long_polls.answer_marked()
 
     confirmation.add_listener(queues_grew)

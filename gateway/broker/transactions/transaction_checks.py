@@ -584,13 +584,17 @@ class TransactionChecks:
             self._unconfirmed.append(UnconfirmedCopy(message.queue_id, offset, physical_offset))
         return offset
 
-    def ask_about_confirmed(self) -> None:
-        """Ask producers about copies that are confirmed by now: a decision about one that is not would be refused."""
+    def ask_about_confirmed(self) -> Iterator[None]:
+        """Ask producers about copies that are confirmed by now: a decision about one that is not would be refused.
+
+        Other tasks may run at each yield: after a pause of the slaves there may be a whole round's copies.
+        """
         while self._unconfirmed and self._unconfirmed[0].physical_offset < self._store.readable_until:
             copy = self._unconfirmed.popleft()
             message, _ = self._read_half(copy.queue_id, copy.queue_offset)
             if message is not None and not self._copies[copy.queue_id].was_moved(copy.queue_offset):
                 self._ask_producer(message)
+            yield
 
     def _ask_producer(self, message: Message) -> None:
         group = message.properties.get(keys.PRODUCER_GROUP, "")

@@ -357,6 +357,46 @@ async def test_producers_are_asked_about_half_messages_that_are_confirmed(cluste
     assert master.broker.transaction_checks.check_backs == 1
 
 
+class MostAsked(trio.abc.Instrument):
+    """Notes the largest number of questions to producers within one step of a task."""
+
+    def __init__(self, checks):
+        self.checks = checks
+        self.before = self.most = 0
+
+    def before_task_step(self, task):
+        self.before = self.checks.check_backs
+
+    def after_task_step(self, task):
+        self.most = max(self.most, self.checks.check_backs - self.before)
+
+
+@simulated
+async def test_many_half_messages_that_are_confirmed_at_once_hold_nobody_up(cluster):
+    """A slave was slow while a round of checks wrote the copies."""
+    group, nodes = await controlled(cluster)
+    master = master_of(nodes)
+    producer = await Producer(cluster, master, decide=None).beat()
+    for number in range(600):
+        await producer.half(queue_id=0, key=f"U{number}")
+    await trio.sleep(8)
+    server, checks = master.broker.replication.server, master.broker.transaction_checks
+    sessions = list(server._serving)
+    for sender in (server, *sessions):
+        sender.wake = sender.send_next = lambda **options: None
+    for _ in checks.run_round():
+        pass
+    most_asked = MostAsked(checks)
+    trio.lowlevel.add_instrument(most_asked)
+    for sender in (server, *sessions):
+        del sender.wake, sender.send_next
+    server.wake()
+    await trio.sleep(1)
+    trio.lowlevel.remove_instrument(most_asked)
+    assert checks.check_backs == 600
+    assert most_asked.most <= 256
+
+
 @simulated
 async def test_what_an_elected_slave_has_is_readable(cluster):
     """Its master may have died before it could say that all have the message."""
