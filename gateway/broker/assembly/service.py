@@ -20,7 +20,7 @@ step leaves a store that the next start recovers.
 
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -131,7 +131,7 @@ class PartsUser(Protocol):
 class PartsChange:
     """An order to build the parts again; ``finish`` is called with None, or with what went wrong.
 
-    ``prepare`` is called once all tasks have ended, before the tables are written and the store is closed.
+    ``prepare`` runs, in slices, once all tasks have ended, before the tables are written and the store is closed.
 
     A change that is ``needed`` fences the broker if it fails at any step: it must not serve with its previous parts.
     If there was no room for it, or the disk did not work, it is tried again.
@@ -141,7 +141,7 @@ class PartsChange:
     between: Callable[[], object]
     finish: Callable[[Exception | None], None]
     needed: bool = False
-    prepare: Callable[[], object] = lambda: None
+    prepare: Callable[[], Iterable[None]] = tuple
     parts: Broker | None = None
     """The parts that the change is for; it is dropped if others replace them before it begins."""
 
@@ -360,7 +360,7 @@ class BrokerService:
         change_config: ChangeConfig,
         between: Callable[[], object],
         finish: Callable[[Exception | None], None] = lambda failure: None,
-        prepare: Callable[[], object] = lambda: None,
+        prepare: Callable[[], Iterable[None]] = tuple,
     ) -> None:
         """Have the parts replaced as `rebuild` does a needed change, and ``finish`` called afterwards.
 
@@ -534,7 +534,7 @@ class BrokerService:
         assert self._builder is not None, "a service without a builder cannot change its parts"
         config = change.change_config(self.broker.config)
         if self._is_open:
-            change.prepare()
+            await run_in_slices(change.prepare())
             # In a thread, because closing flushes all that is left, on the event loop.
             await self.run_blocking(self.broker.store.flush)
             self.close()

@@ -59,6 +59,8 @@ Source: PopReviveService.mergeAndRevive waits for more than 2 s of later records
 RETRY_QUEUES: Final = 1
 POPS_PER_SLICE: Final = 256
 """Pops of a deleted topic that are dropped in one turn."""
+RECORDS_PER_SLICE: Final = 100
+"""Records that are cut, and looked at in one turn."""
 MAX_RECORDS_BEHIND: Final = 10_000
 """A checkpoint further from its queue's end, in records, is written again, so that a start reads no more than this."""
 REPUT_INTERVALS_S: Final = (
@@ -363,15 +365,18 @@ class Reviver:
                 key.group, key.topic, key.queue_id, checkpoint.end_offset, by_broker=True
             )
 
-    def undo_pops_from(self, physical_offset: int) -> None:
+    def undo_pops_from(self, physical_offset: int) -> Iterator[None]:
         """Move groups back to before the pops whose records a cut of the log at an offset will remove.
 
-        Nobody could revive these messages. Messages that a group held there for longer may come to it once more.
+        Nobody could revive these messages. Messages that a group held there for longer may come to it once more. Others
+        may run at each yield, but no pop.
         """
         starts: dict[tuple[str, str, int], int] = {}
         for queue_id in range(len(self._queues)):
             try:
-                for record in self.log.read_records_from(queue_id, physical_offset):
+                for number, record in enumerate(self.log.read_records_from(queue_id, physical_offset), 1):
+                    if number % RECORDS_PER_SLICE == 0:
+                        yield
                     if isinstance(record.content, PopCheckpoint):
                         key = record.content.key
                         queue = key.group, key.topic, key.queue_id

@@ -568,11 +568,11 @@ async def test_pops_whose_records_are_cut_are_undone(cluster):
     await client.pop(queue_id=0, max_msg_nums=4)
     await client.pop(queue_id=0, max_msg_nums=1, group="LATER")
     assert offsets.query_offset("GID", "orders", 0) == 9
-    node.broker.pop.state.reviver.undo_pops_from(end)
+    list(node.broker.pop.state.reviver.undo_pops_from(end))
     assert offsets.query_offset("GID", "orders", 0) == 3
     assert offsets.query_offset("GID", "orders", 1) == 1
     assert offsets.query_offset("LATER", "orders", 0) == 0
-    node.broker.pop.state.reviver.undo_pops_from(node.broker.store.max_physical_offset)
+    list(node.broker.pop.state.reviver.undo_pops_from(node.broker.store.max_physical_offset))
     assert offsets.query_offset("GID", "orders", 0) == 3
 
 
@@ -592,8 +592,20 @@ async def test_pops_are_undone_as_far_as_their_records_can_be_read(cluster, monk
         return iter(records)
 
     monkeypatch.setattr(reviver.log, "read_records_from", read_but_one)
-    reviver.undo_pops_from(0)
+    list(reviver.undo_pops_from(0))
     assert offsets.query_offset("GID", "orders", 0) == 1
+
+
+@simulated
+async def test_others_have_their_turn_while_many_pops_are_undone(cluster, monkeypatch):
+    monkeypatch.setattr(reviver_module, "RECORDS_PER_SLICE", 1)
+    node = await cluster.add_broker()
+    client, offsets = Client(cluster, node), node.broker.offsets
+    await client.send(*(b"%d" % number for number in range(9)))
+    for _ in range(9):
+        await client.pop(queue_id=0, max_msg_nums=1)
+    assert len(list(node.broker.pop.state.reviver.undo_pops_from(0))) == 9
+    assert offsets.query_offset("GID", "orders", 0) == 0
 
 
 @pytest.mark.parametrize("crashes", [False, True])
