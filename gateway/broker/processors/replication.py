@@ -47,10 +47,14 @@ def get_all_message_request_modes(
 def raise_consumer_offsets(broker: Broker, request: RaiseConsumerOffsets) -> None:
     """Take over the progress that consumers made at a slave. An offset never goes back by it, nor beyond its queue.
 
-    That of this broker's own groups is left out: the slave has it from a broker, perhaps from another master.
+    That of pops, and of this broker's own groups, is left out: the slave has it from a broker, perhaps from another
+    master. Slaves do not send it, but for those of earlier versions.
     At a limit of groups or offsets the new ones are left out: the others must not wait for them.
     """
+    popped_keys = broker.pop.state.reviver.popped_keys
     for key, queues in request.data.offset_table.items():
+        if key in popped_keys:
+            continue
         try:
             _raise_offsets(broker, key, queues)
         except RequestError as error:
