@@ -47,6 +47,8 @@ MAX_LOCKED_QUEUES: Final = 1_000
 MAX_LOCK_BODY_BYTES: Final = 256 * 1024
 MAX_QUEUE_ENDS: Final = 100_000
 MAX_POP_GROUPS: Final = 10_000
+POPS_SEARCH_MS: Final = 1_000
+"""Time between two searches of a full table of groups, each of which takes 1 ms: anybody may fill it."""
 MAX_SEND_DURATION_S: Final = 60.0
 """Time after which an unanswered send no longer counts; longer than any broker or client waits."""
 MAX_READ_DURATION_S: Final = 120.0
@@ -93,6 +95,7 @@ class MoveTraffic:
         self._half_messages: OrderedDict[str, Side] = OrderedDict()
         self._lock_holders: OrderedDict[tuple[str, str], dict[MessageQueue, float]] = OrderedDict()
         self._pops: dict[tuple[str, str], GroupPops] = {}
+        self._pops_searched_ms = 0
         self._first_pops: set[tuple[str, str]] = set()
 
     def watch_topics(self, topics: Collection[str]) -> None:
@@ -287,13 +290,20 @@ class MoveTraffic:
         self._note_pops(key, exchange.wall_ms, answered_ms + invisible_ms, invisible_ms)
 
     def _note_pops(self, key: tuple[str, str], now_ms: int, until_ms: int, invisible_ms: int) -> None:
-        if len(self._pops) >= MAX_POP_GROUPS:
-            self._pops = {key: pops for key, pops in self._pops.items() if pops.invisible_until_ms > now_ms}
+        if key not in self._pops and len(self._pops) >= MAX_POP_GROUPS:
+            self._forget_visible(now_ms)
         pops = self._pops.get(key, NO_POPS)
         if pops is not NO_POPS or len(self._pops) < MAX_POP_GROUPS:
             self._pops[key] = GroupPops(
                 max(until_ms, pops.invisible_until_ms), max(invisible_ms, pops.longest_ms)
             )
+
+    def _forget_visible(self, now_ms: int) -> None:
+        """Forget the groups whose popped messages are visible again, at most once in POPS_SEARCH_MS."""
+        if 0 <= now_ms - self._pops_searched_ms < POPS_SEARCH_MS:
+            return
+        self._pops_searched_ms = now_ms
+        self._pops = {key: pops for key, pops in self._pops.items() if pops.invisible_until_ms > now_ms}
 
 
 def _count_younger(under_way: dict[int, list[float]], since_s: float) -> int:

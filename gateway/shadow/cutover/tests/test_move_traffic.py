@@ -165,6 +165,24 @@ def test_pops_that_no_broker_accepted_hold_nobody_up(answer):
     assert traffic.invisible_until_ms("g", "t") == 65_000
 
 
+def test_a_full_table_of_pops_is_searched_once_a_second(monkeypatch):
+    """A search looks at all groups, and anybody may fill the table with groups of their own."""
+    monkeypatch.setattr(move_traffic, "MAX_POP_GROUPS", 10)
+    traffic = watch_topics("t")
+    for number in range(11):
+        traffic.observe(make_pop(consumerGroup=f"g{number}", invisibleTime="60000", wall_ms=100_000))
+    table = traffic._pops
+    traffic.observe(make_pop(consumerGroup="g3", invisibleTime="70000", wall_ms=100_999))
+    traffic.observe(make_pop(consumerGroup="made up", invisibleTime="70000", wall_ms=100_999))
+    assert traffic._pops is table
+    assert traffic.invisible_until_ms("g3", "t") == 170_999
+    # Of a clock that was set back, the time says nothing.
+    for wall_ms in (101_000, 5000):
+        traffic.observe(make_pop(consumerGroup="made up", invisibleTime="70000", wall_ms=wall_ms))
+        assert traffic._pops is not table
+        table = traffic._pops
+
+
 @pytest.mark.parametrize("topic", ["%RETRY%g_t", "%RETRY%g+t"])
 def test_later_retry_extends_the_invisible_time(topic):
     traffic = watch_topics("t")
