@@ -10,6 +10,7 @@ import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import trio
 
@@ -41,7 +42,7 @@ _OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS}
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """Bounds of one server, for all its connections together."""
+    """Bounds of one server, for all its connections together, and the settings that the log names for two of them."""
 
     max_connections: int = 20_000
     max_connections_per_address: int = 0  # 0 means no limit
@@ -49,6 +50,9 @@ class ServerLimits:
     max_input_bytes: int = 512 * 1024 * 1024
     max_output_bytes: int = 256 * 1024 * 1024
     max_drain_s: float = 5.0
+    connections_setting: str = ""
+    """The setting of ``max_connections``; empty if there is none."""
+    connections_per_address_setting: str = "maxConnectionsPerAddress"
 
 
 def open_listeners(host: str | None, port: int, backlog: int = 1024) -> list[socket.socket]:
@@ -164,9 +168,14 @@ class RemotingServer:
 
     async def _serve_counted(self, transport: SocketTransport) -> None:
         """Serve a connection, and count it among those of its address."""
-        address, limit = transport.remote[0], self._server_limits.max_connections_per_address
+        limits, address = self._server_limits, transport.remote[0]
+        limit = limits.max_connections_per_address
         if 0 < limit <= self._open_by_address[address]:
-            extra = {"remote": address, "limit": limit, "setting": "maxConnectionsPerAddress"}
+            extra = {
+                "remote": address,
+                "limit": limit,
+                "setting": limits.connections_per_address_setting,
+            }
             log.warning("connection refused: too many from this address", extra=extra)
             transport.close()
             return
@@ -203,10 +212,13 @@ class RemotingServer:
 
     def _refuse_if_full(self, transport: Transport) -> bool:
         """Close a new connection and return True if the maximum number is open, or the server stops."""
-        count = len(self.connections) + len(self._handshakes)
-        if not self._stopped and count < self._server_limits.max_connections:
+        limits, count = self._server_limits, len(self.connections) + len(self._handshakes)
+        if not self._stopped and count < limits.max_connections:
             return False
-        log.warning("connection refused", extra={"connections": count})
+        extra: dict[str, Any] = {"connections": count}
+        if limits.connections_setting and not self._stopped:
+            extra |= {"limit": limits.max_connections, "setting": limits.connections_setting}
+        log.warning("connection refused", extra=extra)
         transport.close()
         return True
 

@@ -67,6 +67,8 @@ class GrpcListener:
                 max_connections=settings.connections,
                 max_connections_per_address=settings.connections_per_address,
                 max_drain_s=settings.drain_s,
+                connections_setting="listen.connections",
+                connections_per_address_setting="listen.connections_per_address",
             ),
             max_streams=settings.grpc_streams,
             reactor=reactor,

@@ -116,6 +116,8 @@ class GrpcForwarder:
                 max_input_bytes=settings.unfinished_total_bytes,
                 max_output_bytes=settings.buffered_total_bytes,
                 max_drain_s=settings.drain_s,
+                connections_setting="listen.connections",
+                connections_per_address_setting="listen.connections_per_address",
             ),
             reactor=reactor,
             accept_transport=None if acceptor is None else acceptor.accept,

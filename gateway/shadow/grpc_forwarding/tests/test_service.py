@@ -38,6 +38,7 @@ from gateway.shadow.grpc_forwarding.tests.fake_proxy import (
     PROXY_HOST,
     PROXY_PORT,
     Call,
+    FakeProxy,
     opened,
     simulated,
 )
@@ -757,6 +758,31 @@ def test_a_port_of_this_gateway_is_not_the_proxy(host):
         await sockets[0].aclose()
 
     trio.run(start)
+
+
+@pytest.mark.parametrize("setting", ["connections", "connections_per_address"])
+def test_a_refused_client_is_logged_with_the_setting(caplog, setting):
+    async def run() -> None:
+        async with trio.open_nursery() as nursery:
+            proxy = FakeProxy(nursery)
+            listen = ListenSettings(
+                host="127.0.0.1", grpc_port=0, grpc_forward_to="10.9.9.9:8081", **{setting: 1}
+            )
+            forwarder = GrpcForwarder(
+                listen, UpstreamTls(), is_own_port=lambda _: False, open_plain=proxy.open
+            )
+            port = await forwarder.start(nursery)
+            first = await trio.open_tcp_stream("127.0.0.1", port)
+            assert await first.receive_some()
+            second = await trio.open_tcp_stream("127.0.0.1", port)
+            assert not await second.receive_some()
+            await first.aclose()
+            await second.aclose()
+            nursery.cancel_scope.cancel()
+
+    trio.run(run)
+    (record,) = (record for record in caplog.records if record.message.startswith("connection refused"))
+    assert (record.setting, record.limit) == (f"listen.{setting}", 1)
 
 
 def test_tls_to_the_proxy_is_that_of_the_primary(tmp_path):
