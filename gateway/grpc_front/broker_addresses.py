@@ -62,8 +62,10 @@ def _parse_rule(entry: str) -> AddressRule:
     network = _parse_network(target.removeprefix("[").removesuffix("]"))
     if network is not None:
         return AddressRule(network, port)
-    # What looks like a mistyped address or network must not become the name of a host that never matches.
-    if not target or set(target) <= set("0123456789.") or set(target) & set("/:[]"):
+    # What looks like a mistyped address or network must not become the name of a host that never matches; "10.*" would
+    # also permit any address to whoever has the name 10.example.
+    is_numeric = target != "*" and set(target) <= set("0123456789.*?")
+    if not target or is_numeric or set(target) & set("/:[]"):
         raise ValueError(f"{entry!r} is neither an address, nor a network, nor a host name")
     return AddressRule(target.lower(), port)
 

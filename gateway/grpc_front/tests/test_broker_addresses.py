@@ -79,6 +79,8 @@ def test_refused_addresses(rules, host, address, reason):
         "10.0.0.0/33",
         "10.0.0.300",
         "10.0.0",
+        "10.*",
+        "10.0.0.*:10911",
         "10.0.0.7:0",
         "broker:65536",
         "[broker",
