@@ -145,7 +145,8 @@ class DeletedTopics:
             return False
         physical_offset = queue.first_physical_offset()
         if physical_offset is None:
-            return True  # of messages that had expired: the log has those of a later topic
+            # Of messages that had expired: the log has those of a later topic, unless these have expired as well.
+            return self._deletions[topic][0] > commit_log.first_base
         # Holes that stand for messages of before the queue point to the last byte of the log.
         if physical_offset >= self._deletions[topic][0] - 1:
             return False

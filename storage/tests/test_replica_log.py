@@ -13,6 +13,7 @@ from codec.message import MIN_MESSAGE_BYTES, iter_messages
 from codec.topics import SCHEDULE_TOPIC
 from storage.append import NewMessage
 from storage.config import StoreConfig
+from storage.consume_queue import ConsumeQueue
 from storage.crash_files import CrashFiles, ProcessKilled
 from storage.errors import CorruptionError, StoreError, StoreFull
 from storage.layout import LONG, PHYSICAL_OFFSET_AT, START
@@ -465,6 +466,35 @@ def test_a_queue_without_messages_goes_with_its_deleted_topic() -> None:
     assert [slave.max_offset("a", queue_id) for queue_id in range(2)] == [0, 0]
     files = files.crash(random.Random(0), lose_unflushed=False)
     assert opened(files, clock=clock).max_offset("a", 0) == 0
+
+
+def test_a_note_of_expired_messages_costs_little_at_each_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The master keeps it until its next deletion; the slave compares it each time with the queues of the new topic."""
+    store = MessageStore.open(StoreConfig("/s"), CrashFiles(), FakeClock())
+    store.append(NewMessage("a", 0, b"new", b""))
+    read_entries, read_bytes = ConsumeQueue.read_entries, []
+
+    def note_read(queue: ConsumeQueue, offset: int, count: int) -> bytes:
+        entries = read_entries(queue, offset, count)
+        read_bytes.append(len(entries))
+        return entries
+
+    monkeypatch.setattr(ConsumeQueue, "read_entries", note_read)
+    assert not store.missing_deletions({"a": (0, 0)})
+    assert sum(read_bytes) < 100_000
+
+
+def test_a_queue_without_messages_stays_if_those_of_the_deleted_topic_have_expired() -> None:
+    """Those of the later topic of the name, whose offsets are given out, may have expired as well."""
+    files, clock = CrashFiles(), FakeClock()
+    store = opened(files, clock=clock)
+    for _ in range(3):
+        store.append(NewMessage("b", 0, bytes(1900), b""))
+    store.commit_log.delete_first()
+    store.begin_empty_queues_at({("a", 0): 7})
+    store._deleted_topics.add("a", 0, store.min_physical_offset, clock.now_ms())
+    files = files.crash(random.Random(0), lose_unflushed=False)
+    assert opened(files, clock=clock).max_offset("a", 0) == 7
 
 
 def test_a_promotion_limits_deletions_to_the_log() -> None:
