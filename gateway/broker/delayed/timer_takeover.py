@@ -19,11 +19,13 @@ knows nothing of what was delivered since.
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from hashlib import blake2b
+from itertools import islice
 from typing import Final, NamedTuple
 
+from codec import fastjson
 from codec.errors import MessageFormatError
 from codec.java_numbers import JavaNumberError, read_json_integer
 from codec.message import decode_message
@@ -43,6 +45,8 @@ MIN_ROLLED_DELAY_MS: Final = 24 * 3600 * 1000
 CHECKPOINT_AGE_MS: Final = 10_000
 """Greatest age of a checkpoint, within which copies of delivered messages are looked for."""
 UNKNOWN: Final = -1
+KEYS_PER_SLICE: Final = 2000
+"""Keys of offsets that are encoded in one turn."""
 
 
 class StoreRole(StrEnum):
@@ -165,8 +169,9 @@ class TakeoverState(ChangingTable):
         """Record that the store is a master's, with a complete timer wheel."""
         self._change(StoreRole.MASTER, UNKNOWN, UNKNOWN)
 
-    def to_json(self) -> bytes:
-        """Return the content of the file."""
+    def encode_slices(self) -> Iterator[bytes]:
+        """Yield the content of takeover.json. Hundreds of thousands of offsets may have been moved by pops."""
+        keys = iter(self.popped_keys)
         values = {
             "role": self.role,
             "timerReadMs": self.read_ms,
@@ -174,9 +179,13 @@ class TakeoverState(ChangingTable):
             "isCompared": self.is_compared,
             "masterRole": self.master_role,
             "hasOwnPops": self.has_own_pops,
-            "poppedKeys": sorted(self.popped_keys),
         }
-        return dump_table("takeover.json", values)
+        yield dump_table("takeover.json", values)[:-1] + b',"poppedKeys":['
+        comma = b""
+        while part := list(islice(keys, KEYS_PER_SLICE)):
+            yield comma + fastjson.dumps(part)[1:-1]
+            comma = b","
+        yield b"]}"
 
 
 class TimerTakeover:

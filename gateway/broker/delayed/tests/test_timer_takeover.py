@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from gateway.broker.delayed.tests.test_timer_delivery import NOW, World
-from gateway.broker.delayed.timer_takeover import StoreRole
+from gateway.broker.delayed.timer_takeover import StoreRole, TakeoverState
+from gateway.runtime.config_file import ConfigFile
 from remoting.requests.timers import GetTimerCheckPoint
 from storage.files import MemoryFiles
 from storage.replica_log import ReplicaLog
@@ -194,3 +195,16 @@ def test_delayed_messages_that_the_master_delivered_are_not_delivered_twice(mast
     new.clock.ms = NOW + 60_000
     new.broker.delay_service.deliver_due(new.clock.now_ms())
     assert new.bodies() == ["a", "b"]
+
+
+def test_many_keys_of_pops_are_written_in_turns() -> None:
+    file = ConfigFile(MemoryFiles(), "/takeover.json")
+    state = TakeoverState(file)
+    for count in (0, 1, 5000):
+        keys = {f"topic@{number} ünd" for number in range(count)}
+        state.replace_popped_keys(keys)
+        state.note_master_role(f"SYNC_MASTER {count}")
+        state.persist()
+        assert max(map(len, state.encode_slices())) < 50_000
+        saved = TakeoverState(file)
+        assert (saved.popped_keys, saved.master_role) == (keys, f"SYNC_MASTER {count}")
