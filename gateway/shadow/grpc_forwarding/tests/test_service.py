@@ -382,6 +382,32 @@ async def test_a_client_that_gives_up_ends_the_call_at_the_proxy():
 
 
 @simulated
+async def test_the_end_of_a_telemetry_stream_passes_either_way():
+    """That of the client waits for its data, which the Proxy takes later. A client that stops waits for the answer."""
+    async with opened() as world:
+        world.proxy.reads = False
+        client = world.client()
+        number = await client.begin("Telemetry", m.TelemetryCommand)
+        trace = m.ThreadStackTrace(thread_stack_trace="x" * 100_000)
+        command = m.TelemetryCommand(thread_stack_trace=trace)
+        await client.send(number, frame_message(command.SerializeToString()), end=True)
+        call = await world.proxy.call()
+        await until(lambda: call.connection.unread_bytes == 65_535)
+        await settle()
+        assert not call.is_complete
+        world.proxy.reads = True
+        call.connection.h2.acknowledge_received_data(65_535, number)
+        await call.connection.flush()
+        await until(lambda: call.is_complete)
+        assert m.TelemetryCommand.FromString(call.requests[0]) == command
+        await call.answer()
+        stream = client.streams[number]
+        await stream.ended.wait()
+        assert stream.status == 0
+        assert world.metrics()["grpc_calls_running", "Telemetry"] == 0
+
+
+@simulated
 async def test_a_reset_of_the_proxy_reaches_the_client():
     async with opened() as world:
         client = world.client()
