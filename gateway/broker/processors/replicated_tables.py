@@ -21,7 +21,7 @@ handlers: HandlerTable[Broker] = HandlerTable()
 @GetReplicatedTables.on(handlers)
 async def get_replicated_tables(broker: Broker, request: GetReplicatedTables) -> GetReplicatedTablesReply:
     """Return SQL filters, pops, the deletions of topics and the ends of queues without messages."""
-    popped = sorted(broker.pop.state.reviver.popped_keys)
+    popped = list(broker.pop.state.reviver.popped_keys)
     if request.popped_only:
         return GetReplicatedTablesReply(data=ReplicatedTables(popped=popped))
     filters = await broker.consumer_filters.encode()

@@ -329,6 +329,9 @@ class TableSync:
                 takeover.note_pops()
             else:
                 self._parts.offsets.merge(popped_progress)
+            # Those of deleted groups and topics would stay for ever.
+            present_keys = self._parts.offsets.table.keys()
+            takeover.replace_popped_keys(takeover.popped_keys & (present_keys | self._popped))
             self._parts.delay_service.adopt(delays)
             self._empty_queues |= empty_queues
 

@@ -439,8 +439,30 @@ async def test_a_group_found_to_pop_while_its_offset_waits_keeps_its_offset(clus
 async def test_a_slave_remembers_the_groups_that_popped_at_its_master(cluster: Cluster) -> None:
     pair = await pair_of(cluster)
     pair.master.pop.state.reviver.popped_keys.add("t@pops")
+    pair.master.offsets.commit_offset("pops", "t", 0, 0)
     await pair.copy()
     assert pair.slave.replication.takeover.popped_keys == {"t@pops"}
+
+
+@simulated
+async def test_a_slave_forgets_the_groups_that_popped_and_are_gone(cluster: Cluster) -> None:
+    """Otherwise takeover.json would grow with each group and topic that is created and deleted."""
+    pair = await pair_of(cluster)
+    popped_keys = pair.master.pop.state.reviver.popped_keys
+    popped_keys |= {"t@pops", "t@before"}
+    for group in ("pops", "before"):
+        pair.master.offsets.commit_offset(group, "t", 0, 0)
+    await pair.copy()
+    takeover = pair.slave.replication.takeover
+    assert takeover.popped_keys == popped_keys
+    popped_keys.remove("t@before")
+    pair.master.offsets.remove_group("before")
+    await pair.copy()
+    # Its offset is still here: the master may be another one, which does not know that the group pops.
+    assert takeover.popped_keys == {"t@pops", "t@before"}
+    pair.slave.offsets.remove_group("before")
+    await pair.copy()
+    assert takeover.popped_keys == {"t@pops"}
 
 
 @simulated
