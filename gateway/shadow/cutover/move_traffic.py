@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from codec import properties as names
 from codec.command import Command
 from codec.constants import STORED_CODES, ResponseCode
-from codec.java_numbers import I32, parse_java_integer
+from codec.java_numbers import I32, JavaNumberError, parse_java_integer
 from codec.properties import decode_properties
 from gateway.shadow.cutover.retry_topics import original_topic
 from gateway.shadow.traffic.exchange import Exchange, Side
@@ -270,7 +270,10 @@ class MoveTraffic:
         group = request_fields.get("consumerGroup", "")
         key = group, original_topic(request_fields.get("topic", ""), group)
         self._first_pops.discard(key)
-        invisible_ms = max(0, parse_java_integer(request_fields.get("invisibleTime") or "0"))
+        try:
+            invisible_ms = max(0, parse_java_integer(request_fields.get("invisibleTime") or "0"))
+        except JavaNumberError:
+            return  # Brokers refuse such a pop.
         pops = self._pops.get(key)
         if answer is None:
             # The broker may have popped messages all the same: nobody has them, and they come back. The time is that of
