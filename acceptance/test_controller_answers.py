@@ -4,7 +4,7 @@ import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -199,6 +199,20 @@ REQUESTS: list[Request[Any]] = [
 ]
 
 
+OF_RESTARTED_MASTER: Final = repr(ControllerGetReplicaInfo(broker_name="b"))
+"""The request whose first answer differs: where the last master was started again, ours names none until an election.
+
+That master would go on in its old epoch while another one is being elected.
+"""
+
+
+def without_master(answer: Outcome) -> Outcome:
+    """Return an answer without the fields that name a master."""
+    code, remark, fields, body = answer
+    named = {name: text for name, text in fields.items() if name not in ("masterBrokerId", "masterAddress")}
+    return code, remark, named, body
+
+
 def answers(address: str) -> list[tuple[str, Outcome]]:
     """Send all requests over one connection, which stays open for the heartbeats' sake."""
     with connect(address, timeout_s=ANSWER_TIMEOUT_S) as controller:
@@ -241,12 +255,16 @@ def is_settled(address: str) -> bool:
 
 def test_both_controllers_answer_alike(official: str, ours: str) -> None:
     pairs = list(zip(answers(official), answers(ours), strict=True))
+    different = [
+        (request, expected, actual) for (request, expected), (_, actual) in pairs if expected != actual
+    ]
     differences = [
         f"{request}\n  official {expected}\n  ours     {actual}"
-        for (request, expected), (_, actual) in pairs
-        if expected != actual
+        for request, expected, actual in different
+        if request != OF_RESTARTED_MASTER or actual != without_master(expected)
     ]
     assert not differences, "\n".join(differences)
+    assert len(different) == 1
     codes = {code for (_, (code, *_)), _ in pairs}
     # Not leading, and failures of JRaft, are not among the answers of a controller that is alone.
     assert codes >= {*range(2000, 2015)} - {ResponseCode.CONTROLLER_NOT_LEADER}
