@@ -7,8 +7,9 @@ import os
 import random
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -42,16 +43,38 @@ def run_seeded(seed: int, story: Callable[[], Awaitable[Outcome]]) -> Outcome:
         random.setstate(shared_state)
 
 
-def run_quietly(run: RunSeed[Outcome], seed: int, *, trace: bool = False) -> Outcome | str:
-    """Run one seed; return what failed, as text, if it does."""
-    # What the servers log is the same thing that the trace of the story says, in more words.
+@contextmanager
+def quiet_servers() -> Iterator[None]:
+    """Keep the servers' logs away: the trace of a story says the same, in fewer words."""
     logging.disable(logging.CRITICAL)
     try:
-        return run(seed, print if trace else None)
-    except BaseException:  # noqa: BLE001 - reported with its seed
-        return traceback.format_exc()
+        yield
     finally:
         logging.disable(logging.NOTSET)
+
+
+def run_seeds(run: RunSeed[Any], seeds: range, module: str) -> None:
+    """Run seeds in a test. The seed that fails is the last one printed; the command of ``module`` replays it."""
+    with quiet_servers():
+        for seed in seeds:
+            print(f"python -m {module} --trace --seed {seed}")
+            run(seed, None)
+
+
+def trace_seed(run: RunSeed[Outcome], seed: int) -> tuple[Outcome, list[str]]:
+    """Run one seed; return its outcome and the events of its story."""
+    events: list[str] = []
+    with quiet_servers():
+        return run(seed, events.append), events
+
+
+def run_quietly(run: RunSeed[Outcome], seed: int, *, trace: bool = False) -> Outcome | str:
+    """Run one seed; return what failed, as text, if it does."""
+    try:
+        with quiet_servers():
+            return run(seed, print if trace else None)
+    except BaseException:  # noqa: BLE001 - reported with its seed
+        return traceback.format_exc()
 
 
 def run_from_command_line(

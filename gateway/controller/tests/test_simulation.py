@@ -1,35 +1,25 @@
 """Some seeds of the simulation of controllers; `make simulate SEEDS=10000` runs more."""
 
-import logging
 import os
-from collections.abc import Iterator
 
 import pytest
 
 from gateway.controller.tests.simulation.story import run_seed
+from gateway.tests.seeds import run_seeds, trace_seed
 
 SEEDS = int(os.environ.get("SIMULATION_SEEDS", "60"))
 SEEDS_PER_TEST = 20
 
 
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
-
-
 @pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_PER_TEST))
 def test_the_laws_hold_whatever_happens(first: int) -> None:
-    """The seed that fails is the last one printed; the simulation's command replays it."""
-    for seed in range(first, min(first + SEEDS_PER_TEST, SEEDS)):
-        print(f"python -m gateway.controller.tests.simulation --trace --seed {seed}")
-        run_seed(seed)
+    seeds = range(first, min(first + SEEDS_PER_TEST, SEEDS))
+    run_seeds(run_seed, seeds, "gateway.controller.tests.simulation")
 
 
 @pytest.mark.parametrize("seed", [2, 5])
 def test_a_seed_replays_exactly(seed: int) -> None:
-    first, second = [], []
-    assert run_seed(seed, first.append) == run_seed(seed, second.append)
+    (first_outcome, first), (second_outcome, second) = trace_seed(run_seed, seed), trace_seed(run_seed, seed)
+    assert first_outcome == second_outcome
     assert first == second
     assert len(first) > 5
