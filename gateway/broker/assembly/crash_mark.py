@@ -47,8 +47,8 @@ class CrashMark:
 
     def note(self, crash: Crash) -> None:
         """Remember a crash, besides those that are remembered already."""
-        known = self.crash
-        self._replace(Crash(known.was_unclean or crash.was_unclean, known.lost_power or crash.lost_power))
+        earlier = self.crash
+        self._replace(Crash(earlier.was_unclean or crash.was_unclean, earlier.lost_power or crash.lost_power))
 
     def settle(self, *, is_master: bool, awaits_confirmation: bool) -> None:
         """Forget what a broker with a role has dealt with.

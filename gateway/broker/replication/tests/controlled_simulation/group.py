@@ -297,8 +297,10 @@ class ControlledGroup(BrokerGroup):
         ways: list[Way] = []
         for controller in self.controllers.controllers:
             ways += [(master, controller.name), (controller.name, master)]
-        kept = self._randomness.choice([0, 1, None, None])
-        await self._cut([way for number, way in enumerate(ways) if number % 2 != kept], self._cut_s() + 2)
+        open_direction = self._randomness.choice([0, 1, None, None])
+        await self._cut(
+            [way for number, way in enumerate(ways) if number % 2 != open_direction], self._cut_s() + 2
+        )
 
     async def _cut_ha_port(self) -> None:
         names = self._names()

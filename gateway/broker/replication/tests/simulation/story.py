@@ -174,8 +174,8 @@ class GroupStory:
             if offset < min(before, end) and not may_go_back:
                 raise LawBroken(f"the offset of {queue} at {broker.name} went back from {before} to {offset}")
             # What is beyond the end of a master's queue was read at a former master, see `Consumer`.
-            seen = min(offset, end) if broker.role is Role.MASTER else offset
-            broker.seen_offsets[queue] = -1 if may_go_back else seen
+            visible_offset = min(offset, end) if broker.role is Role.MASTER else offset
+            broker.seen_offsets[queue] = -1 if may_go_back else visible_offset
         if broker is self.operator.master() and broker.role is Role.MASTER:
             self._check_master_tables(broker, present)
 
