@@ -18,6 +18,15 @@ def is_ready(node):
     return not troubles(node)
 
 
+async def ready_pair(cluster):
+    """Return a group with its master and its slave, both of which are ready."""
+    group, nodes = await controlled(cluster, 2)
+    await wait_for(lambda: all(map(is_ready, nodes)))
+    master = master_of(nodes)
+    (slave,) = (node for node in nodes if node is not master)
+    return group, master, slave
+
+
 @simulated
 async def test_a_restarted_slave_is_ready_when_it_is_in_sync_again(cluster):
     group, nodes = await controlled(cluster)
@@ -44,10 +53,7 @@ async def test_a_restarted_slave_is_ready_when_it_is_in_sync_again(cluster):
 
 @simulated
 async def test_a_slave_that_is_connected_waits_for_the_controllers(cluster):
-    group, nodes = await controlled(cluster, 2)
-    await wait_for(lambda: all(map(is_ready, nodes)))
-    master = master_of(nodes)
-    (slave,) = (node for node in nodes if node is not master)
+    group, master, slave = await ready_pair(cluster)
     # The controller hears nothing of it when it comes back, and refuses to count it.
     slave_id = slave.broker.config.broker_id
     await slave.crash()
@@ -68,10 +74,7 @@ async def test_a_slave_that_is_connected_waits_for_the_controllers(cluster):
 
 @simulated
 async def test_a_slave_that_was_not_connected_is_ready_once_it_is_master(cluster):
-    group, nodes = await controlled(cluster, 2)
-    await wait_for(lambda: all(map(is_ready, nodes)))
-    master = master_of(nodes)
-    (slave,) = (node for node in nodes if node is not master)
+    group, master, slave = await ready_pair(cluster)
     # The controller takes the dead master for alive, as it does with one that hangs or is cut off.
     master_id = master.broker.config.controlled.broker_id
     liveness = group.controller.controller.liveness
@@ -86,10 +89,7 @@ async def test_a_slave_that_was_not_connected_is_ready_once_it_is_master(cluster
 
 @simulated
 async def test_a_slave_without_a_master_is_not_ready_while_no_controller_answers(cluster):
-    group, nodes = await controlled(cluster, 2)
-    await wait_for(lambda: all(map(is_ready, nodes)))
-    master = master_of(nodes)
-    (slave,) = (node for node in nodes if node is not master)
+    group, master, slave = await ready_pair(cluster)
     group.cut_off(slave.address[0], CONTROLLER[0])
     await master.crash()
     await wait_for(lambda: any("not connected to its master" in trouble for trouble in troubles(slave)), 30)
@@ -112,10 +112,7 @@ async def test_a_learner_is_ready_without_being_in_sync(cluster):
 
 @simulated
 async def test_a_slave_that_is_elected_as_soon_as_it_is_in_sync_is_ready(cluster):
-    group, nodes = await controlled(cluster, 2)
-    await wait_for(lambda: all(map(is_ready, nodes)))
-    master = master_of(nodes)
-    (slave,) = (node for node in nodes if node is not master)
+    group, master, slave = await ready_pair(cluster)
     slave_id = slave.broker.config.controlled.broker_id
     await slave.crash()
     await trio.sleep(2)
