@@ -1,6 +1,7 @@
 """Messages of brokers under a controller are readable once all replicas in sync have them: in simulated clusters."""
 
 import random
+from contextlib import contextmanager
 
 import pytest
 import trio
@@ -332,6 +333,18 @@ async def test_delayed_messages_are_delivered_in_time(cluster):
     assert bodies(await client.ask(pull())) == [b"late"]
 
 
+@contextmanager
+def slaves_get_nothing(server):
+    """Have a master's HA server send nothing to its slaves within the block, and all of it at its end."""
+    senders = (server, *server._serving)
+    for sender in senders:
+        sender.wake = sender.send_next = lambda **options: None
+    yield
+    for sender in senders:
+        del sender.wake, sender.send_next
+    server.wake()
+
+
 @simulated
 async def test_producers_are_asked_about_half_messages_that_are_confirmed(cluster):
     """The decision about a copy that is not confirmed would be refused, at each check, until it is given up."""
@@ -340,17 +353,11 @@ async def test_producers_are_asked_about_half_messages_that_are_confirmed(cluste
     producer = await Producer(cluster, master, decide=COMMIT).beat()
     await producer.half(queue_id=0)
     await trio.sleep(8)
-    server = master.broker.replication.server
-    sessions = list(server._serving)
-    for sender in (server, *sessions):
-        sender.wake = sender.send_next = lambda **options: None  # the slaves get nothing for a while
-    for _ in master.broker.transaction_checks.run_round():
-        pass
-    await trio.sleep(1)
-    assert producer.questions == []
-    for sender in (server, *sessions):
-        del sender.wake, sender.send_next
-    server.wake()
+    with slaves_get_nothing(master.broker.replication.server):
+        for _ in master.broker.transaction_checks.run_round():
+            pass
+        await trio.sleep(1)
+        assert producer.questions == []
     await trio.sleep(1)
     assert len(producer.questions) == 1
     assert bodies(await cluster.dial(master.address).ask(pull())) == [b"hello"]
@@ -380,17 +387,12 @@ async def test_many_half_messages_that_are_confirmed_at_once_hold_nobody_up(clus
     for number in range(600):
         await producer.half(queue_id=0, key=f"U{number}")
     await trio.sleep(8)
-    server, checks = master.broker.replication.server, master.broker.transaction_checks
-    sessions = list(server._serving)
-    for sender in (server, *sessions):
-        sender.wake = sender.send_next = lambda **options: None
-    for _ in checks.run_round():
-        pass
+    checks = master.broker.transaction_checks
     most_asked = MostAsked(checks)
-    trio.lowlevel.add_instrument(most_asked)
-    for sender in (server, *sessions):
-        del sender.wake, sender.send_next
-    server.wake()
+    with slaves_get_nothing(master.broker.replication.server):
+        for _ in checks.run_round():
+            pass
+        trio.lowlevel.add_instrument(most_asked)
     await trio.sleep(1)
     trio.lowlevel.remove_instrument(most_asked)
     assert checks.check_backs == 600
