@@ -7,7 +7,7 @@ import os
 import random
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -21,6 +21,7 @@ Outcome = TypeVar("Outcome")
 Show = Callable[[str], None]
 """Takes a line for each event of a story."""
 RunSeed = Callable[[int, Show | None], Outcome]
+Fault = Callable[[], Awaitable[None]]
 
 
 def run_seeded(seed: int, story: Callable[[], Awaitable[Outcome]]) -> Outcome:
@@ -41,6 +42,19 @@ def run_seeded(seed: int, story: Callable[[], Awaitable[Outcome]]) -> Outcome:
         scheduler._ALLOW_DETERMINISTIC_SCHEDULING = before
         scheduler._r.setstate(state)
         random.setstate(shared_state)
+
+
+async def start_faults(
+    nursery: trio.Nursery,
+    randomness: random.Random,
+    faults: Mapping[Fault, int],
+    until_s: float,
+    pause_s: float,
+) -> None:
+    """Start faults by chance, by their weights, about every ``pause_s`` until a time; some go on at the same time."""
+    while trio.current_time() < until_s:
+        await trio.sleep(pause_s * randomness.uniform(0.1, 1.9))
+        nursery.start_soon(randomness.choices(list(faults), list(faults.values()))[0])
 
 
 @contextmanager

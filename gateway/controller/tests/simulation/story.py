@@ -1,7 +1,6 @@
 """Runs one seed of the simulation of controllers, and judges it."""
 
 import random
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -21,7 +20,7 @@ from gateway.controller.tests.simulation.replicas import (
     Refused,
     SimReplica,
 )
-from gateway.tests.seeds import Show, run_seeded
+from gateway.tests.seeds import Fault, Show, run_seeded, start_faults
 from remoting.declare import Request
 from remoting.errors import RequestError
 from remoting.requests.controller import CleanBrokerData, ControllerElectMaster
@@ -159,7 +158,7 @@ class Story(ControllerGroup):
     # -- faults -------------------------------------------------------------------------------------------------------
 
     async def _let_faults_happen(self) -> None:
-        faults: dict[Callable[[], Awaitable[None]], int] = {
+        faults: dict[Fault, int] = {
             self._kill_replica: 4,
             self._pause_machine: 4,
             self.end_controller: 3,
@@ -176,9 +175,7 @@ class Story(ControllerGroup):
         }
         pause_s = self.randomness.choice([2.0, 4.0, 8.0])
         async with trio.open_nursery() as nursery:
-            while trio.current_time() < FAULTS_UNTIL_S:
-                await trio.sleep(pause_s * self.randomness.uniform(0.1, 1.9))
-                nursery.start_soon(self.randomness.choices(list(faults), list(faults.values()))[0])
+            await start_faults(nursery, self.randomness, faults, FAULTS_UNTIL_S, pause_s)
             nursery.cancel_scope.deadline = FAULTS_UNTIL_S + MAX_OUTAGE_S
 
     def _choose_server(self) -> SimController | SimReplica:

@@ -1,7 +1,7 @@
 """A group of brokers under controllers: the route to its newest master, and the faults that come over it."""
 
 import random
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from gateway.broker.replication.tests.simulation.history import History, LawBrok
 from gateway.broker.replication.tests.simulation.network import Network
 from gateway.config.replication import Role
 from gateway.controller.tests.simulation.etcd import MEMBERS
+from gateway.tests.seeds import Fault, start_faults
 from remoting.requests.roles import HandOverBroker
 
 MAX_OUTAGE_S: Final = 8.0
@@ -130,7 +131,7 @@ class ControlledGroup(BrokerGroup):
     async def run(self, until_s: float) -> None:
         """Let faults happen one after another, some at the same time."""
         controllers = self.controllers
-        faults: dict[Callable[[], Awaitable[None]], int] = {
+        faults: dict[Fault, int] = {
             self._kill_broker: 6,
             self._cut_power: 3,
             self._stop_broker: 2,
@@ -151,9 +152,7 @@ class ControlledGroup(BrokerGroup):
         }
         pause_s = self._randomness.choice([0.7, 1.5, 3.0])
         async with trio.open_nursery() as nursery:
-            while trio.current_time() < until_s:
-                await trio.sleep(pause_s * self._randomness.uniform(0.1, 1.9))
-                nursery.start_soon(self._randomness.choices(list(faults), list(faults.values()))[0])
+            await start_faults(nursery, self._randomness, faults, until_s, pause_s)
 
     @contextmanager
     def _fault(self) -> Iterator[None]:
