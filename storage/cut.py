@@ -144,12 +144,12 @@ def finish_cut(config: StoreConfig, files: Files) -> None:
     checkpoint.lower(cut.end, cut.time_ms)
     checkpoint.close()
     deleted_topics = DeletedTopics(files, config.root)
-    if deleted_topics.topics_deleted_after(cut.end):
+    if topics := deleted_topics.topics_deleted_after(cut.end):
         # Whether the master deleted these topics as well is not known here. Their messages before the cut get queue
         # entries again; if it did, its notes remove them. If it is lost before it says so, a promotion finishes the
         # deletion: the topics are not in the table then.
         files.write_small(config.abort_path, REBUILDING)
-        deleted_topics.announce(deleted_topics.topics_deleted_after(cut.end))
+        deleted_topics.announce(topics)
         deleted_topics.forget_after(cut.end)
     elif files.read_small(config.abort_path) is None:
         files.write_small(config.abort_path, files.boot_id().encode())
