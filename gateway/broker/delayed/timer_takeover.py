@@ -131,10 +131,7 @@ class TakeoverState(ChangingTable):
 
     def note_popped_keys(self, keys: Iterable[str]) -> None:
         """Remember that pops have moved some offsets."""
-        popped_keys = self.popped_keys | frozenset(keys)
-        if popped_keys != self.popped_keys:
-            self.popped_keys = popped_keys
-            self._dirty = True
+        self.replace_popped_keys(self.popped_keys.union(keys))
 
     def replace_popped_keys(self, keys: Iterable[str]) -> None:
         """Remember these offsets as those that pops have moved, and no others."""

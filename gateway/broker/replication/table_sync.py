@@ -390,13 +390,10 @@ class TableSync:
         return bytes(answer.body)
 
     def _is_moved_by_broker(self, key: str) -> bool:
-        return _is_own_progress(key) or any(
-            key in popped_keys
-            for popped_keys in (
-                self._popped,
-                self._parts.takeover.popped_keys,
-                self._parts.reviver.popped_keys,
-            )
+        return (
+            _is_own_progress(key)
+            or key in self._parts.takeover.popped_keys  # those of the present master are among them
+            or key in self._parts.reviver.popped_keys
         )
 
     async def _return_progress(self, connection: Connection, offsets: OffsetTable) -> None:
