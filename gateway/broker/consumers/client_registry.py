@@ -8,6 +8,7 @@ moment. When 10,000 clients join one group, notifying all members at each change
 """
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
@@ -284,9 +285,9 @@ class ClientRegistry:
         """Return an online producer of any group by its client id."""
         return self._producers_by_id.get(client_id)
 
-    def count_clients(self, protocol: str) -> int:
-        """Return the number of connected clients that speak a protocol."""
-        return sum(own.protocol == protocol for own in self._memberships.values())
+    def count_clients(self) -> Counter[str]:
+        """Return the numbers of connected clients by protocol."""
+        return Counter(own.protocol for own in self._memberships.values())
 
     # -- joining --------------------------------------------------------------------------------------------
 

@@ -216,10 +216,8 @@ def _describe_identity(broker: Broker) -> dict[str, str]:
 
 def _describe_clients(broker: Broker) -> dict[str, str]:
     """Return the numbers of connected clients by protocol, which official brokers do not tell."""
-    return {
-        REMOTING_CLIENTS: str(broker.clients.count_clients(REMOTING)),
-        GRPC_CLIENTS: str(broker.clients.count_clients(GRPC)),
-    }
+    counts = broker.clients.count_clients()
+    return {REMOTING_CLIENTS: str(counts[REMOTING]), GRPC_CLIENTS: str(counts[GRPC])}
 
 
 def _duration_text(ms: int) -> str:
