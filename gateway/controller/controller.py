@@ -184,10 +184,8 @@ class Controller:
         self, name: str, before: BrokerSet | None, after: BrokerSet | None
     ) -> Iterator[None]:
         """Have `settled_broker_set` wait for a write that changes the master."""
-        if before is None or (
-            after is not None
-            and (after.master_id, after.master_epoch) == (before.master_id, before.master_epoch)
-        ):
+        # The epoch grows with each change of the master.
+        if before is None or (after is not None and after.master_epoch == before.master_epoch):
             yield
             return
         is_over = self._changing_masters[name] = trio.Event()
