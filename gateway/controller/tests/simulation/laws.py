@@ -142,11 +142,15 @@ class Laws:
                 "stored"
             )
 
+    def take_unclean(self, epoch: int) -> bool:
+        """Tell, once, whether a master of this epoch may lack messages: there was an unclean election up to it."""
+        unclean = {unclean_epoch for unclean_epoch in self.unclean_epochs if unclean_epoch <= epoch}
+        self.unclean_epochs -= unclean
+        return bool(unclean)
+
     def note_master(self, broker: Recorder) -> None:
         """Judge a broker that has become master: it has whatever was acknowledged."""
-        unclean = {epoch for epoch in self.unclean_epochs if epoch <= broker.epoch}
-        self.unclean_epochs -= unclean
-        if unclean:
+        if self.take_unclean(broker.epoch):
             self.acknowledged = {
                 index: record
                 for index, record in self.acknowledged.items()

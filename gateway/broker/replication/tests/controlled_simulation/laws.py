@@ -58,12 +58,6 @@ class ElectionLaws(Laws):
         except AssertionError as error:
             self.violations.append(str(error))
 
-    def take_unclean(self, epoch: int) -> bool:
-        """Tell, once, whether a master of this epoch may lack messages: there was an unclean election up to it."""
-        unclean = {unclean_epoch for unclean_epoch in self.unclean_epochs if unclean_epoch <= epoch}
-        self.unclean_epochs -= unclean
-        return bool(unclean)
-
     def is_in_set(self, broker_id: int | None) -> bool:
         """Tell whether a replica is in sync, as it is stored."""
         newest: BrokerSet | None = self.newest
