@@ -5,7 +5,7 @@ that a consumer holds meanwhile; and a gateway that is killed under load.
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -168,25 +168,33 @@ def gateway(server: ServerUnderTest, tmp_path_factory: pytest.TempPathFactory) -
             yield process
 
 
-def test_each_message_is_received_once_through_a_cut_over_a_rollback_and_another_cut_over(
-    gateway: ShadowProcess, server: ServerUnderTest
-) -> None:
-    topic = server.topic_name("moved")
-    primary, target = gateway.addresses
+@contextmanager
+def running_traffic(gateway: ShadowProcess, server: ServerUnderTest, name: str) -> Iterator[Traffic]:
+    """Run a producer, and a consumer in each language, on a new topic; yield when all of them make progress."""
+    topic = server.topic_name(name)
     assert gateway.process is not None
     address = gateway.process.ready["grpc"]
     with ExitStack() as stack, connect(gateway.broker) as broker:
         broker.ask(topic_request(topic, 4))
         consumers = {}
-        for name, start in DRIVERS.items():
-            group = server.topic_name(name)
+        for language, start in DRIVERS.items():
+            group = server.topic_name(language)
             create_group(broker, group)
             client = StockGrpcClient(stack.enter_context(closing(start())), address)
-            consumers[name] = stack.enter_context(client.simple(group, topic))
+            consumers[language] = stack.enter_context(client.simple(group, topic))
         sender = StockGrpcClient(stack.enter_context(closing(start_grpc_driver(""))), address)
         producer = stack.enter_context(sender.producer(topic))
         traffic = stack.enter_context(Traffic(topic, producer, consumers))
         traffic.progress()
+        yield traffic
+
+
+def test_each_message_is_received_once_through_a_cut_over_a_rollback_and_another_cut_over(
+    gateway: ShadowProcess, server: ServerUnderTest
+) -> None:
+    primary, target = gateway.addresses
+    with running_traffic(gateway, server, "moved") as traffic:
+        topic = traffic.topic
         gateway.run_step(
             "advance", topic, "--to", "CONSUMERS_SWITCHED", state="CONSUMERS_SWITCHED", wait_s=WAIT_S
         )
@@ -221,7 +229,7 @@ def test_what_a_consumer_popped_before_a_move_comes_back_before_its_group_switch
         consumer = stack.enter_context(client.simple(group, topic))
         producer = stack.enter_context(client.producer(topic))
         producer.send({"topic": topic, "body": "held"})
-        (held,) = eventually(lambda: consumer.receive(invisible_s=HOLD_S), ARRIVES_S)
+        (first_delivery,) = eventually(lambda: consumer.receive(invisible_s=HOLD_S), ARRIVES_S)
         gateway.run_step("advance", topic, "--to", "PRODUCERS_SWITCHED", state="PRODUCERS_SWITCHED")
         producer.send({"topic": topic, "body": "at the target"})
         text = gateway.run_command("advance", topic, code=REFUSED)
@@ -232,18 +240,18 @@ def test_what_a_consumer_popped_before_a_move_comes_back_before_its_group_switch
         eventually(lambda: _receives_nothing(consumer), ARRIVES_S)
         text = gateway.run_command("advance", topic, code=REFUSED)
         assert "popped messages may come back" in text
-        (again,) = eventually(lambda: consumer.receive(invisible_s=INVISIBLE_S), ARRIVES_S)
-        assert (again["body"], again["attempt"]) == ("held", 2)
-        consumer.ack(again)
+        (redelivery,) = eventually(lambda: consumer.receive(invisible_s=INVISIBLE_S), ARRIVES_S)
+        assert (redelivery["body"], redelivery["attempt"]) == ("held", 2)
+        consumer.ack(redelivery)
         gateway.run_step(
             "advance", topic, "--to", "CONSUMERS_SWITCHED", state="CONSUMERS_SWITCHED", wait_s=WAIT_S
         )
-        with pytest.raises(StockClientError) as refused:
-            consumer.ack(held)
-        assert refused.value.code == INVALID_RECEIPT_HANDLE
-        (last,) = eventually(lambda: consumer.receive(invisible_s=INVISIBLE_S), ARRIVES_S)
-        assert (last["body"], last["attempt"]) == ("at the target", 1)
-        consumer.ack(last)
+        with pytest.raises(StockClientError) as refusal:
+            consumer.ack(first_delivery)
+        assert refusal.value.code == INVALID_RECEIPT_HANDLE
+        (message,) = eventually(lambda: consumer.receive(invisible_s=INVISIBLE_S), ARRIVES_S)
+        assert (message["body"], message["attempt"]) == ("at the target", 1)
+        consumer.ack(message)
         gateway.run_step("rollback", topic, "--all", state="MIRRORING", wait_s=WAIT_S)
         assert consumer.receive() == []
 
@@ -258,29 +266,16 @@ def _receives_nothing(consumer: GrpcSimpleConsumer) -> bool:
 def test_a_gateway_that_is_killed_under_load_loses_nothing(
     gateway: ShadowProcess, server: ServerUnderTest
 ) -> None:
-    topic = server.topic_name("killed")
     primary, target = gateway.addresses
-    assert gateway.process is not None
-    address = gateway.process.ready["grpc"]
-    with ExitStack() as stack, connect(gateway.broker) as broker:
-        broker.ask(topic_request(topic, 4))
-        consumers = {}
-        for name, start in DRIVERS.items():
-            group = server.topic_name(name)
-            create_group(broker, group)
-            client = StockGrpcClient(stack.enter_context(closing(start())), address)
-            consumers[name] = stack.enter_context(client.simple(group, topic))
-        sender = StockGrpcClient(stack.enter_context(closing(start_grpc_driver(""))), address)
-        producer = stack.enter_context(sender.producer(topic))
-        traffic = stack.enter_context(Traffic(topic, producer, consumers))
-        traffic.progress()
+    with running_traffic(gateway, server, "killed") as traffic:
+        topic = traffic.topic
         for _ in range(2):
             gateway.kill()
             gateway.start()
             traffic.progress()
         traffic.finish()
-        here, there = wait_for_same_messages(primary, target, topic, len(traffic.sent))
-        assert there == here
+        at_primary, at_target = wait_for_same_messages(primary, target, topic, len(traffic.sent))
+        assert at_target == at_primary
         for name, received in traffic.received.items():
             excused = traffic.resent | traffic.unacknowledged[name]
             assert not {body for body, count in received.items() if count > 1} - excused, name
