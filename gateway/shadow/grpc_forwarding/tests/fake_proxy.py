@@ -169,11 +169,11 @@ class FakeProxy:
         self.dialled.append((host, port))
         if self.is_down:
             raise ConnectionRefusedError("nobody listens")
-        here, there = memory_stream_pair()
-        side = ProxySide(self, there)
+        gateway_end, proxy_end = memory_stream_pair()
+        side = ProxySide(self, proxy_end)
         self.connections.append(side)
         self.nursery.start_soon(side.run)
-        return StreamTransport(here, remote=(host, port))
+        return StreamTransport(gateway_end, remote=(host, port))
 
     def arrived(self, call: Call) -> None:
         if self.answer is not None:

@@ -27,20 +27,20 @@ def capture(codes=None, max_bytes: int = 1 << 20) -> tuple[CallCapture, list[Exc
 
 async def answer_sends(call: Call) -> None:
     entries = [
-        m.SendResultEntry(status=OK, message_id=sent.system_properties.message_id, offset=40 + number)
-        for number, sent in enumerate(call.request.messages)
+        m.SendResultEntry(status=OK, message_id=entry.system_properties.message_id, offset=40 + number)
+        for number, entry in enumerate(call.request.messages)
     ]
     await call.answer(m.SendMessageResponse(status=OK, entries=entries))
 
 
 @simulated
 async def test_a_send():
-    recorded, exchanges = capture()
-    async with opened(recorded) as world:
+    recording, exchanges = capture()
+    async with opened(recording) as world:
         world.proxy.answer = answer_sends
         client = world.client(authorization="MQv2-HMAC-SHA1 Credential=clerk, Signature=secret")
-        sent = message(body=b"hello", tag="red", keys=["k1"])
-        await client.call("SendMessage", send_request(sent))
+        greeting = message(body=b"hello", tag="red", keys=["k1"])
+        await client.call("SendMessage", send_request(greeting))
     (exchange,) = exchanges
     assert (exchange.code, exchange.upstream, exchange.broker) == (SendMessageV2.code, "10.9.9.9:8081", "")
     assert exchange.client == "10.1.0.7:40007"
@@ -52,7 +52,7 @@ async def test_a_send():
     answer = exchange.answer_command
     assert (answer.code, answer.ext["msgId"], answer.ext["queueOffset"]) == (
         ResponseCode.SUCCESS,
-        sent.system_properties.message_id,
+        greeting.system_properties.message_id,
         "40",
     )
     subject = subject_of(exchange)
@@ -62,9 +62,9 @@ async def test_a_send():
 
 @simulated
 async def test_messages_of_one_call_are_exchanges_each():
-    recorded, exchanges = capture()
+    recording, exchanges = capture()
     count = 2 * ENTRIES_PER_TURN + 3
-    async with opened(recorded) as world:
+    async with opened(recording) as world:
         world.proxy.answer = answer_sends
         request = send_request(*(message(body=b"%d" % number) for number in range(count)))
         await world.client().call("SendMessage", request)
@@ -79,8 +79,8 @@ async def test_messages_of_one_call_are_exchanges_each():
 
 @simulated
 async def test_a_refused_send_has_the_reason():
-    recorded, exchanges = capture()
-    async with opened(recorded) as world:
+    recording, exchanges = capture()
+    async with opened(recording) as world:
 
         async def refuse(call: Call) -> None:
             await call.answer(
@@ -95,19 +95,19 @@ async def test_a_refused_send_has_the_reason():
 
 @simulated
 async def test_acknowledgements_name_the_queue_of_their_receipt():
-    recorded, exchanges = capture()
-    async with opened(recorded) as world:
+    recording, exchanges = capture()
+    async with opened(recording) as world:
 
         async def answer(call: Call) -> None:
             entries = [m.AckMessageResultEntry(status=m.Status(code=code)) for code in (m.OK, m.NOT_FOUND)]
             await call.answer(m.AckMessageResponse(status=m.Status(code=m.MULTIPLE_RESULTS), entries=entries))
 
         world.proxy.answer = answer
-        acknowledged = [m.AckMessageEntry(receipt_handle=RECEIPT)] * 2
+        entries = [m.AckMessageEntry(receipt_handle=RECEIPT)] * 2
         request = m.AckMessageRequest(
             group=m.Resource(name="GID"),
             topic=m.Resource(name="orders"),
-            entries=[*acknowledged, m.AckMessageEntry(receipt_handle="?")],
+            entries=[*entries, m.AckMessageEntry(receipt_handle="?")],
         )
         await world.client().call("AckMessage", request)
         assert world.metrics()["grpc_forward_not_captured_total",] == 1
@@ -128,8 +128,8 @@ async def test_acknowledgements_name_the_queue_of_their_receipt():
 
 @simulated
 async def test_only_what_a_rule_selects_is_copied():
-    recorded, exchanges = capture(codes=frozenset({AckMessage.code}))
-    async with opened(recorded) as world:
+    recording, exchanges = capture(codes=frozenset({AckMessage.code}))
+    async with opened(recording) as world:
         world.proxy.answer = answer_sends
         await world.client().call("SendMessage", send_request(message()))
     assert not exchanges
@@ -137,8 +137,8 @@ async def test_only_what_a_rule_selects_is_copied():
 
 @simulated
 async def test_calls_that_are_too_large_to_copy_are_served_and_counted():
-    recorded, exchanges = capture(max_bytes=1000)
-    async with opened(recorded) as world:
+    recording, exchanges = capture(max_bytes=1000)
+    async with opened(recording) as world:
         world.proxy.answer = answer_sends
         answer = await world.client().call("SendMessage", send_request(message(body=bytes(2000))))
         assert answer.status == OK
@@ -148,8 +148,8 @@ async def test_calls_that_are_too_large_to_copy_are_served_and_counted():
 
 @simulated
 async def test_a_copy_that_takes_too_much_memory_is_given_up_and_the_call_goes_on():
-    recorded, exchanges = capture(max_bytes=1 << 30)
-    async with opened(recorded, frame_bytes=100_000) as world:
+    recording, exchanges = capture(max_bytes=1 << 30)
+    async with opened(recording, frame_bytes=100_000) as world:
         client = world.client()
         world.proxy.answer = answer_sends
         assert (await client.call("SendMessage", send_request(message(body=bytes(300_000))))).status == OK
@@ -159,8 +159,8 @@ async def test_a_copy_that_takes_too_much_memory_is_given_up_and_the_call_goes_o
 
 @simulated
 async def test_what_is_not_a_message_is_left_to_the_proxy():
-    recorded, exchanges = capture()
-    async with opened(recorded) as world:
+    recording, exchanges = capture()
+    async with opened(recording) as world:
         client = world.client()
         number = await client.begin("SendMessage", m.SendMessageResponse)
         await client.send(number, frame_message(b"\xff\xff"), end=True)

@@ -1,7 +1,8 @@
 """Calls that are passed on to the primary's Proxy: unchanged but for addresses, bounded, and ended cleanly."""
 
 import gc
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import cast
 
@@ -21,7 +22,14 @@ from gateway.grpc_front.http2_frames import (
     encode_headers,
 )
 from gateway.grpc_front.request_size import MAX_FIELDS
-from gateway.grpc_front.tests.world import Stream, message, producer_settings, receive_request, send_request
+from gateway.grpc_front.tests.world import (
+    Client,
+    Stream,
+    message,
+    producer_settings,
+    receive_request,
+    send_request,
+)
 from gateway.shadow.clusters.endpoints import UpstreamTls
 from gateway.shadow.grpc_forwarding.client_connection import ClientConnection
 from gateway.shadow.grpc_forwarding.endpoints import endpoints_of
@@ -39,6 +47,7 @@ from gateway.shadow.grpc_forwarding.tests.fake_proxy import (
     PROXY_PORT,
     Call,
     FakeProxy,
+    World,
     opened,
     simulated,
 )
@@ -74,6 +83,28 @@ def route(queues: int, endpoints: m.Endpoints = PROXY) -> m.QueryRouteResponse:
             topic=m.Resource(name="orders"), id=number, broker=m.Broker(name="a", endpoints=endpoints)
         )
     return answer
+
+
+async def start_receive(world: World) -> tuple[Client, Stream, Call]:
+    """Start a receive of a new client; return them, and the call as the Proxy sees it."""
+    client = world.client()
+    stream = await client.start_receive()
+    return client, stream, await world.proxy.call()
+
+
+async def start_query(client: Client, endpoints: m.Endpoints | None = None) -> Stream:
+    """Ask for a route."""
+    request = m.QueryRouteRequest(topic=m.Resource(name="orders"), endpoints=endpoints)
+    return await client.start("QueryRoute", request, m.QueryRouteResponse)
+
+
+@asynccontextmanager
+async def unread_send() -> AsyncIterator[tuple[World, Client, int]]:
+    """Begin a send at a Proxy that reads nothing; yield the gateway, the client, and the number of the stream."""
+    async with opened() as world:
+        world.proxy.reads = False
+        client = world.client()
+        yield world, client, await client.begin("SendMessage", m.SendMessageResponse)
 
 
 # -- what passes ---------------------------------------------------------------------------------------------------
@@ -141,9 +172,7 @@ async def test_statuses_of_the_transport_pass():
 @simulated
 async def test_messages_of_a_stream_come_as_the_proxy_sends_them():
     async with opened() as world:
-        client = world.client()
-        stream = await client.start_receive()
-        call = await world.proxy.call()
+        _, stream, call = await start_receive(world)
         call.connection.h2.send_headers(call.stream_id, OK_HEAD)
         for number in range(3):
             answer = m.ReceiveMessageResponse(message=message(body=b"%d" % number))
@@ -177,8 +206,7 @@ async def test_routes_name_the_gateway(dialled, shown, queues):
     """A long one is translated in slices, and its trailers wait for it."""
     async with opened() as world:
         client = world.client()
-        request = m.QueryRouteRequest(topic=m.Resource(name="orders"), endpoints=dialled)
-        stream = await client.start("QueryRoute", request, m.QueryRouteResponse)
+        stream = await start_query(client, dialled)
         call = await world.proxy.call()
         await until(lambda: call.is_complete)
         assert call.request.endpoints == (PROXY if dialled else m.Endpoints())
@@ -221,19 +249,22 @@ async def test_settings_name_the_gateway_on_either_way():
         stream = client.streams[number]
         call = await world.proxy.call()
         await until(lambda: call.requests)
-        received = m.TelemetryCommand.FromString(call.requests[0]).settings
-        assert received.access_point == PROXY
-        received.metric.on = True
-        received.metric.endpoints.CopyFrom(PROXY)
+        proxy_settings = m.TelemetryCommand.FromString(call.requests[0]).settings
+        assert proxy_settings.access_point == PROXY
+        proxy_settings.metric.on = True
+        proxy_settings.metric.endpoints.CopyFrom(PROXY)
         call.connection.h2.send_headers(call.stream_id, OK_HEAD)
-        for sent in (m.TelemetryCommand(settings=received), m.TelemetryCommand(status=m.Status(code=m.OK))):
-            await call.connection.send(call.stream_id, frame_message(sent.SerializeToString()))
-        answered = (await stream.next()).settings
-        assert (answered.access_point, answered.metric.endpoints) == (DIALLED, DIALLED)
+        for command in (
+            m.TelemetryCommand(settings=proxy_settings),
+            m.TelemetryCommand(status=m.Status(code=m.OK)),
+        ):
+            await call.connection.send(call.stream_id, frame_message(command.SerializeToString()))
+        client_settings = (await stream.next()).settings
+        assert (client_settings.access_point, client_settings.metric.endpoints) == (DIALLED, DIALLED)
         assert (await stream.next()).status.code == m.OK
         # A collector elsewhere is not the Proxy, and stays.
-        received.metric.endpoints.CopyFrom(endpoints_of(("collector", 4317)))
-        command = m.TelemetryCommand(settings=received)
+        proxy_settings.metric.endpoints.CopyFrom(endpoints_of(("collector", 4317)))
+        command = m.TelemetryCommand(settings=proxy_settings)
         await call.connection.send(call.stream_id, frame_message(command.SerializeToString()))
         assert (await stream.next()).settings.metric.endpoints == endpoints_of(("collector", 4317))
 
@@ -241,9 +272,7 @@ async def test_settings_name_the_gateway_on_either_way():
 @simulated
 async def test_the_advertised_host_is_told_to_clients_that_name_none():
     async with opened(advertise="mq.example") as world:
-        client = world.client()
-        request = m.QueryRouteRequest(topic=m.Resource(name="orders"))
-        stream = await client.start("QueryRoute", request, m.QueryRouteResponse)
+        stream = await start_query(world.client())
         await (await world.proxy.call()).answer(route(1))
         await stream.ended.wait()
         assert stream.answers == [route(1, endpoints_of(("mq.example", 8081)))]
@@ -256,15 +285,15 @@ async def test_answers_that_are_no_messages_pass_as_they_are(monkeypatch):
         number = await client.begin("QueryRoute", m.QueryRouteResponse)
         await client.send(number, frame_message(b"\xff\xff"), end=True)
         stream = client.streams[number]
-        taken = []
-        monkeypatch.setattr(stream, "take", taken.append)
+        answers = []
+        monkeypatch.setattr(stream, "take", answers.append)
         call = await world.proxy.call()
         await until(lambda: call.is_complete)
         assert call.requests == [b"\xff\xff"]
         call.connection.h2.send_headers(call.stream_id, OK_HEAD)
         await call.connection.send(call.stream_id, frame_message(b"\xff\xff"))
-        await until(lambda: taken)
-        assert taken == [frame_message(b"\xff\xff")]
+        await until(lambda: answers)
+        assert answers == [frame_message(b"\xff\xff")]
 
 
 @simulated
@@ -327,8 +356,7 @@ async def test_answers_that_wait_to_be_translated_are_bounded():
         (connection,) = world.forwarder.server.connections
         async with world.forwarder._long_work:
             for number in range(2 * 1024 * 1024 // answer_bytes + 1):
-                request = m.QueryRouteRequest(topic=m.Resource(name="orders"))
-                streams.append(await client.start("QueryRoute", request, m.QueryRouteResponse))
+                streams.append(await start_query(client))
                 await (await world.proxy.call(number)).answer(route(queues))
                 await settle()
                 if number == 0:
@@ -347,15 +375,14 @@ async def test_answers_that_wait_to_be_translated_are_bounded():
 
 @simulated
 async def test_a_client_with_many_long_routes_waits_for_itself():
-    request = m.QueryRouteRequest(topic=m.Resource(name="orders"))
     async with opened() as world:
         greedy = world.client()
         async with world.forwarder._long_work:
-            streams = [await greedy.start("QueryRoute", request, m.QueryRouteResponse) for _ in range(20)]
+            streams = [await start_query(greedy) for _ in range(20)]
             for number in range(20):
                 await (await world.proxy.call(number)).answer(route(500))
             await settle()
-            stream = await world.client("client-2").start("QueryRoute", request, m.QueryRouteResponse)
+            stream = await start_query(world.client("client-2"))
             await (await world.proxy.call(20)).answer(route(500))
             await settle()
         await stream.ended.wait()
@@ -371,9 +398,7 @@ async def test_a_client_with_many_long_routes_waits_for_itself():
 @simulated
 async def test_a_client_that_gives_up_ends_the_call_at_the_proxy():
     async with opened() as world:
-        client = world.client()
-        await client.start_receive()
-        call = await world.proxy.call()
+        client, _, call = await start_receive(world)
         client.h2.reset_stream(call.stream_id, CANCEL)
         await client.flush()
         await until(lambda: call.reset is not None)
@@ -410,9 +435,7 @@ async def test_the_end_of_a_telemetry_stream_passes_either_way():
 @simulated
 async def test_a_reset_of_the_proxy_reaches_the_client():
     async with opened() as world:
-        client = world.client()
-        stream = await client.start_receive()
-        call = await world.proxy.call()
+        _, stream, call = await start_receive(world)
         call.connection.h2.reset_stream(call.stream_id, REFUSED_STREAM)
         await call.connection.flush()
         await stream.ended.wait()
@@ -422,11 +445,9 @@ async def test_a_reset_of_the_proxy_reaches_the_client():
 @simulated
 async def test_a_client_that_leaves_takes_its_connection_along():
     async with opened() as world:
-        client = world.client()
-        await client.start_receive()
-        side = (await world.proxy.call()).connection
+        client, _, call = await start_receive(world)
         await trio.aclose_forcefully(client.transport)
-        await side.closed.wait()
+        await call.connection.closed.wait()
         await settle()
         assert world.metrics()["grpc_calls_running", "ReceiveMessage"] == 0
         assert world.metrics()["grpc_forward_connections",] == 0
@@ -484,9 +505,7 @@ async def test_a_goodbye_of_the_proxy_is_passed_on():
 async def test_a_second_goodbye_of_the_proxy_promises_no_more_streams():
     """A Proxy that stops cleanly sends two. A stream between them is not begun, and its client must not wait for it."""
     async with opened() as world:
-        client = world.client()
-        await client.start_receive()
-        call = await world.proxy.call()
+        client, _, call = await start_receive(world)
         for last_stream_id in (MAX_WINDOW_BYTES, call.stream_id):
             await call.connection.stream.send_all(encode_goodbye(last_stream_id, ErrorCode.NO_ERROR))
             await settle()
@@ -525,13 +544,12 @@ async def test_calls_that_are_over_leave_no_cycles():
         gc.collect()
         gc.disable()
         try:
-            request = m.QueryRouteRequest(topic=m.Resource(name="orders"))
-            stream = await client.start("QueryRoute", request, m.QueryRouteResponse)
+            stream = await start_query(client)
             world.proxy.answer = None
             await (await world.proxy.call(1)).answer(route(3))
             await stream.ended.wait()
             await settle()
-            assert not [one for one in gc.get_objects() if isinstance(one, ForwardedCall)]
+            assert not [entry for entry in gc.get_objects() if isinstance(entry, ForwardedCall)]
         finally:
             gc.enable()
 
@@ -560,29 +578,25 @@ async def test_a_call_ends_some_time_after_its_deadline():
 @simulated
 async def test_a_proxy_that_has_stopped_answering_is_left():
     async with opened() as world:
-        client = world.client()
-        await client.start_receive()
-        side = (await world.proxy.call()).connection
+        client, _, call = await start_receive(world)
         await settle()
         begin_s = trio.current_time()
         world.proxy.is_mute = True
         stream = await client.start("Heartbeat", m.HeartbeatRequest(), m.HeartbeatResponse)
         await stream.ended.wait()
         assert stream.status == 14
-        assert side.pings == 1
+        assert call.connection.pings == 1
         assert trio.current_time() - begin_s <= SILENCE_S + MAX_PING_S + 2 * CHECK_INTERVAL_S + 1
 
 
 @simulated
 async def test_a_quiet_proxy_that_answers_pings_is_kept():
     async with opened() as world:
-        client = world.client()
-        await client.start_receive()
-        side = (await world.proxy.call()).connection
+        client, _, call = await start_receive(world)
         await settle()
         stream = await client.start("Heartbeat", m.HeartbeatRequest(), m.HeartbeatResponse)
         await trio.sleep(100)
-        assert side.pings == 1
+        assert call.connection.pings == 1
         assert not stream.ended.is_set()
 
 
@@ -617,10 +631,7 @@ async def test_stopping_waits_for_calls_and_sends_clients_away():
 
 @simulated
 async def test_a_proxy_that_does_not_read_stops_its_client_at_the_window():
-    async with opened() as world:
-        world.proxy.reads = False
-        client = world.client()
-        number = await client.begin("SendMessage", m.SendMessageResponse)
+    async with unread_send() as (world, client, number):
         with trio.move_on_after(0.5):
             await client.send(number, bytes(8 * 1024 * 1024))
         call = await world.proxy.call()
@@ -640,10 +651,7 @@ async def test_a_proxy_that_does_not_read_stops_its_client_at_the_window():
 @simulated
 async def test_tiny_frames_that_wait_take_little_more_memory_than_their_data():
     """An object of its own for each byte would take two hundred times as much as what is counted."""
-    async with opened() as world:
-        world.proxy.reads = False
-        client = world.client()
-        number = await client.begin("SendMessage", m.SendMessageResponse)
+    async with unread_send() as (world, client, number):
         await settle()
         await client.send(number, bytes(65_535))
         for _ in range(5000):
@@ -710,10 +718,7 @@ async def test_large_messages_pass_either_way():
 
 @simulated
 async def test_more_data_than_the_window_allows_ends_the_connection(caplog):
-    async with opened() as world:
-        world.proxy.reads = False
-        client = world.client()
-        number = await client.begin("SendMessage", m.SendMessageResponse)
+    async with unread_send() as (world, client, number):
         await world.proxy.call()
         frame = (16_384).to_bytes(3, "big") + b"\0\0" + number.to_bytes(4, "big") + bytes(16_384)
         for _ in range(STREAM_WINDOW_BYTES // 16_384 + 5):
@@ -727,9 +732,7 @@ async def test_more_data_than_the_window_allows_ends_the_connection(caplog):
 async def test_the_proxys_limit_of_streams_is_that_of_its_clients():
     async with opened(grpc_streams=100) as world:
         world.proxy.max_streams = 7
-        client = world.client()
-        await client.start_receive()
-        await world.proxy.call()
+        client, _, _ = await start_receive(world)
         await settle()
         assert client.h2.remote_settings.max_concurrent_streams == 7
 
@@ -777,7 +780,7 @@ def test_a_port_of_this_gateway_is_not_the_proxy(host):
         sockets = await trio.open_tcp_listeners(0, host="127.0.0.1")
         port = sockets[0].socket.getsockname()[1]
         listen = ListenSettings(host="127.0.0.1", grpc_port=0, grpc_forward_to=f"{host}:{port}")
-        forwarder = GrpcForwarder(listen, UpstreamTls(), is_own_port=lambda own: own == port)
+        forwarder = GrpcForwarder(listen, UpstreamTls(), is_own_port=lambda number: number == port)
         async with trio.open_nursery() as nursery:
             with pytest.raises(SettingsError, match=r"listen\.grpc_forward_to: .* is a port of this gateway"):
                 await forwarder.start(nursery)
@@ -819,12 +822,12 @@ def test_tls_to_the_proxy_is_that_of_the_primary(tmp_path):
     async def run(ca: str) -> str | None:
         context = server_context(files.certificate, files.key)
         context.set_alpn_protocols(["h2"])
-        seen: list[str | None] = []
+        protocols: list[str | None] = []
 
         async def serve(stream: trio.SSLStream[trio.SocketStream]) -> None:
             with suppress(trio.BrokenResourceError):
                 await stream.do_handshake()
-                seen.append(stream.selected_alpn_protocol())
+                protocols.append(stream.selected_alpn_protocol())
                 await stream.receive_some()
 
         async with trio.open_nursery() as nursery:
@@ -842,7 +845,7 @@ def test_tls_to_the_proxy_is_that_of_the_primary(tmp_path):
                 pass
             await client.aclose()
             nursery.cancel_scope.cancel()
-        return seen[0] if seen else None
+        return protocols[0] if protocols else None
 
     assert trio.run(run, str(authority.files.certificate)) == "h2"
     assert trio.run(run, "") is None

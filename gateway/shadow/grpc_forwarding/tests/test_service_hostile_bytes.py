@@ -45,23 +45,23 @@ async def until_called(world: World, number: int) -> list[Call]:
 def damaged(frames: list[bytes], seed: int) -> bytes:
     """Return frames of which some are repeated, left out, cut, or have other bytes."""
     chance = random.Random(seed)
-    found = []
+    stream = []
     for frame in frames:
         match chance.randrange(6):
             case 0:
-                found += [frame, frame]
+                stream += [frame, frame]
             case 1:
-                found.append(frame[: chance.randrange(len(frame) + 1)])
+                stream.append(frame[: chance.randrange(len(frame) + 1)])
             case 2:
-                changed = bytearray(frame)
+                octets = bytearray(frame)
                 for _ in range(chance.randrange(1, 4)):
-                    changed[chance.randrange(len(changed))] = chance.randrange(256)
-                found.append(bytes(changed))
+                    octets[chance.randrange(len(octets))] = chance.randrange(256)
+                stream.append(bytes(octets))
             case 3:
                 pass
             case _:
-                found.append(frame)
-    return b"".join(found)
+                stream.append(frame)
+    return b"".join(stream)
 
 
 def client_frames() -> list[bytes]:
@@ -101,13 +101,13 @@ async def test_a_client(caplog, begins_well):
         world.proxy.answer = answer_heartbeats
         healthy = world.client("healthy")
         for seed in range(ROUNDS):
-            here, there = memory_stream_pair()
-            world.nursery.start_soon(world.forwarder.server.serve_transport, StreamTransport(there))
+            client_end, gateway_end = memory_stream_pair()
+            world.nursery.start_soon(world.forwarder.server.serve_transport, StreamTransport(gateway_end))
             with trio.move_on_after(1), suppress(trio.BrokenResourceError):
                 start = PREFACE if begins_well else b""
-                await here.send_all(start + damaged(client_frames(), seed))
+                await client_end.send_all(start + damaged(client_frames(), seed))
                 await trio.testing.wait_all_tasks_blocked()
-            await trio.aclose_forcefully(here)
+            await trio.aclose_forcefully(client_end)
             await check_served(world, healthy)
         await trio.sleep(10)
         assert world.metrics().get(("grpc_calls_running", "QueryRoute"), 0) == 0
