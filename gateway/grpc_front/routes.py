@@ -8,6 +8,7 @@ import ipaddress
 from collections.abc import Iterator
 from typing import Final
 
+from codec.hosts import Host
 from codec.topics import PERM_READ, PERM_WRITE
 from gateway.broker.processors.turns import end_turn
 from gateway.grpc_front import messages
@@ -155,10 +156,14 @@ def _endpoints_for(rpc: Rpc, dialled: messages.Endpoints) -> messages.Endpoints:
                 messages.ILLEGAL_ACCESS_POINT, f"the endpoints take more than {MAX_ENDPOINTS_BYTES} bytes"
             )
         return dialled
-    host, port = rpc.connection.local
+    return endpoints_of(rpc.connection.local)
+
+
+def endpoints_of(address: Host) -> messages.Endpoints:
+    """Return one address as the protocol names it."""
+    host, port = address
     try:
-        is_v6 = ipaddress.ip_address(host).version == 6
+        scheme = messages.IPv6 if ipaddress.ip_address(host).version == 6 else messages.IPv4
     except ValueError:
-        is_v6 = False
-    scheme = messages.IPv6 if is_v6 else messages.IPv4
+        scheme = messages.DOMAIN_NAME
     return messages.Endpoints(scheme=scheme, addresses=[messages.Address(host=host, port=port)])

@@ -9,7 +9,6 @@ searched field by field, and only parts that have addresses are decoded. Fields 
 they are.
 """
 
-import ipaddress
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -19,7 +18,7 @@ from codec.hosts import Host
 from gateway.grpc_front import messages
 from gateway.grpc_front.framing import GrpcError, GrpcStatus
 from gateway.grpc_front.request_size import Unreadable, check_field_count, read_varint
-from gateway.grpc_front.routes import MAX_ENDPOINTS_BYTES
+from gateway.grpc_front.routes import MAX_ENDPOINTS_BYTES, endpoints_of
 
 ENTRIES_PER_SLICE: Final = 64
 """Queues of a route that are translated in one turn of the event loop."""
@@ -42,16 +41,6 @@ _ROUTE_REQUESTS: Final[dict[str, Any]] = {
 _REQUESTS: Final = _QUEUE_REQUESTS | _ROUTE_REQUESTS | {_TELEMETRY: messages.TelemetryCommand}
 TRANSLATED_REQUESTS: Final = frozenset(_REQUESTS)
 TRANSLATED_ANSWERS: Final = frozenset((*_ROUTE_REQUESTS, _TELEMETRY))
-
-
-def endpoints_of(address: Host) -> messages.Endpoints:
-    """Return one address as the protocol names it."""
-    host, port = address
-    try:
-        scheme = messages.IPv6 if ipaddress.ip_address(host).version == 6 else messages.IPv4
-    except ValueError:
-        scheme = messages.DOMAIN_NAME
-    return messages.Endpoints(scheme=scheme, addresses=[messages.Address(host=host, port=port)])
 
 
 class EndpointTranslation:

@@ -17,6 +17,7 @@ from codec.hosts import Host, format_host, parse_host
 from gateway.grpc_front.framing import IDENTITY, GrpcError, parse_timeout
 from gateway.grpc_front.http2_connection import Fields, checked_headers
 from gateway.grpc_front.http2_frames import encode_fields, encode_headers
+from gateway.grpc_front.routes import endpoints_of
 from gateway.grpc_front.rpc_counts import RpcCounts, rpc_metrics
 from gateway.grpc_front.service import SERVICE, STOP_POLL_S, http_refusal
 from gateway.runtime.metrics import Distribution, Metric
@@ -24,7 +25,7 @@ from gateway.runtime.process import ListenError
 from gateway.shadow.clusters.endpoints import UpstreamTls, upstream_opener
 from gateway.shadow.grpc_forwarding.captured_calls import CallCapture, CallRecorder
 from gateway.shadow.grpc_forwarding.client_connection import PROXY_LOST, ClientConnection
-from gateway.shadow.grpc_forwarding.endpoints import EndpointTranslation, endpoints_of
+from gateway.shadow.grpc_forwarding.endpoints import EndpointTranslation
 from gateway.shadow.grpc_forwarding.forwarded_call import TELEMETRY, AnswerHalf, ForwardedCall, RequestHalf
 from gateway.shadow.grpc_forwarding.proxy_connection import ProxyConnection
 from gateway.shadow.grpc_forwarding.relay_connection import check_fields

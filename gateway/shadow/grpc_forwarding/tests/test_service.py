@@ -22,6 +22,7 @@ from gateway.grpc_front.http2_frames import (
     encode_headers,
 )
 from gateway.grpc_front.request_size import MAX_FIELDS
+from gateway.grpc_front.routes import endpoints_of
 from gateway.grpc_front.tests.world import (
     Client,
     Stream,
@@ -32,7 +33,6 @@ from gateway.grpc_front.tests.world import (
 )
 from gateway.shadow.clusters.endpoints import UpstreamTls
 from gateway.shadow.grpc_forwarding.client_connection import ClientConnection
-from gateway.shadow.grpc_forwarding.endpoints import endpoints_of
 from gateway.shadow.grpc_forwarding.forwarded_call import (
     DEADLINE_GRACE_S,
     MAX_REQUESTS_PER_FRAME,
