@@ -43,7 +43,7 @@ def check_field_count(encoded: bytes, descriptor: Any) -> None:
                         f"a request has more than {MAX_FIELDS} fields: send less in one request",
                     )
                 tag, position = read_varint(encoded, position)
-                size, position = _value_size(encoded, position, tag & 7)
+                size, position = value_size(encoded, position, tag & 7)
                 field = declared_fields.get(tag >> 3)
                 if tag & 7 == _PART and field is not None and field.message_type is not None:
                     parts.append((position, min(position + size, end), field.message_type))
@@ -52,8 +52,8 @@ def check_field_count(encoded: bytes, descriptor: Any) -> None:
         return
 
 
-def _value_size(encoded: bytes, position: int, kind: int) -> tuple[int, int]:
-    """Return the size of a value, and where it begins."""
+def value_size(encoded: bytes, position: int, kind: int) -> tuple[int, int]:
+    """Return the size of a value, and where it begins; 0 and the end of a number. Raises Unreadable."""
     match kind:
         case 0:
             return 0, read_varint(encoded, position)[1]

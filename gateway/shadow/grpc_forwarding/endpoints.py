@@ -17,11 +17,13 @@ from google.protobuf.message import DecodeError
 from codec.hosts import Host
 from gateway.grpc_front import messages
 from gateway.grpc_front.framing import GrpcError, GrpcStatus
-from gateway.grpc_front.request_size import Unreadable, check_field_count, read_varint
+from gateway.grpc_front.request_size import Unreadable, check_field_count, read_varint, value_size
 from gateway.grpc_front.routes import MAX_ENDPOINTS_BYTES, endpoints_of
 
 ENTRIES_PER_SLICE: Final = 64
 """Queues of a route that are translated in one turn of the event loop."""
+_VALUE_KINDS: Final = (0, 1, 2, 5)
+"""The wire types of values. The others are those of groups, which are not used, and undefined."""
 _ROUTE_QUEUES: Final = 2
 _ASSIGNMENTS: Final = 2
 _SETTINGS: Final = 2
@@ -146,7 +148,12 @@ def _replace(encoded: bytes, number: int, translate: Callable[[bytes], bytes]) -
     while position < len(encoded):
         field_begin = position
         tag, position = read_varint(encoded, position)
-        value_begin, position = _skip_value(encoded, position, tag & 7)
+        if tag & 7 not in _VALUE_KINDS:
+            raise Unreadable
+        size, value_begin = value_size(encoded, position, tag & 7)
+        position = value_begin + size
+        if position > len(encoded):
+            raise Unreadable
         if tag != number << 3 | 2:
             continue
         value = translate(encoded[value_begin:position])
@@ -156,25 +163,6 @@ def _replace(encoded: bytes, number: int, translate: Callable[[bytes], bytes]) -
         if not entries % ENTRIES_PER_SLICE:
             yield b""
     yield encoded[begin:]
-
-
-def _skip_value(encoded: bytes, position: int, kind: int) -> tuple[int, int]:
-    """Return where a value begins, without its length, and where it ends. Raises Unreadable."""
-    match kind:
-        case 0:
-            begin, (_, end) = position, read_varint(encoded, position)
-        case 1:
-            begin, end = position, position + 8
-        case 2:
-            size, begin = read_varint(encoded, position)
-            end = begin + size
-        case 5:
-            begin, end = position, position + 4
-        case _:
-            raise Unreadable
-    if end > len(encoded):
-        raise Unreadable
-    return begin, end
 
 
 def _encode_varint(number: int) -> bytes:
