@@ -612,7 +612,7 @@ class Http2Connection(FrameConnection):
         if stream.chunks is None:
             stream.chunks = deque()
         chunks = stream.chunks
-        if chunks and len(chunks[-1]) + len(data) <= MAX_JOINED_BYTES:
+        if chunks and len(chunks[-1]) + size <= MAX_JOINED_BYTES:
             data = b"".join((chunks.pop(), data))
         chunks.append(memoryview(data))
         self._count_queued(size)

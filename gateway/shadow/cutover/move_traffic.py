@@ -252,8 +252,7 @@ class MoveTraffic:
         """Return the time until which messages that the group popped are invisible, in ms since 1970; 0 if there
         are none.
         """
-        pops = self._pops.get((group, topic))
-        return 0 if pops is None else pops.invisible_until_ms
+        return self._pops.get((group, topic), NO_POPS).invisible_until_ms
 
     def note_pop(self, group: str, topic: str) -> None:
         """Note that a group asks for messages of a topic."""

@@ -305,12 +305,12 @@ class AnswerHalf:
                 if call.waiting or len(encoded) > MAX_TURN_BYTES:
                     self._translate_later(encoded)
                 else:
-                    self._send(list(self._parts_of(encoded)))
+                    self._send(self._parts_of(encoded))
         except GrpcError as error:
             call.fail(error.status, error.text)
 
-    def _parts_of(self, encoded: bytes) -> "list[bytes]":
-        """Return a short answer, translated; the answer itself if it cannot be read."""
+    def _parts_of(self, encoded: bytes) -> list[bytes]:
+        """Return the parts of a short answer, translated; the answer itself if it cannot be read."""
         try:
             return list(self._call.translation.translate_answer(self._call.method, encoded))
         except (Unreadable, DecodeError):
