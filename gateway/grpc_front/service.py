@@ -112,18 +112,37 @@ class GrpcService:
 
     async def stop(self) -> None:
         """Send clients away, let RPCs end, and end `run`."""
-        self.server.stop_accepting()
-        for connection in self.server.connections:
-            cast(Http2Connection, connection).announce_end()
-        with trio.move_on_after(self._max_drain_s):
-            while self._running.count:
-                if self._cluster is not None:
-                    self._cluster.release_waiting()
-                await trio.sleep(STOP_POLL_S)
-        await self.server.until_output_is_read()
-        for connection in list(self.server.connections):
-            connection.close("server stopped")  # Telemetry streams have no end of their own.
-        await self.server.drain()
+        await stop_server(
+            self.server, self._max_drain_s, lambda: self._running.count > 0, self._release_waiting
+        )
+
+    def _release_waiting(self) -> None:
+        if self._cluster is not None:
+            self._cluster.release_waiting()
+
+
+async def stop_server(
+    server: RemotingServer,
+    max_drain_s: float,
+    has_running_calls: Callable[[], bool],
+    release_waiting: Callable[[], None] = lambda: None,
+) -> None:
+    """Send clients away, let calls end, and end a server of gRPC.
+
+    ``release_waiting`` lets calls end that wait for something, which may be more than once.
+    """
+    server.stop_accepting()
+    for connection in list(server.connections):
+        cast(Http2Connection, connection).announce_end()
+    with trio.move_on_after(max_drain_s):
+        # Poll: an event would have to be set at the end of every call, only for the shutdown.
+        while has_running_calls():
+            release_waiting()
+            await trio.sleep(STOP_POLL_S)
+    await server.until_output_is_read()
+    for connection in list(server.connections):
+        connection.close("server stopped")  # Telemetry streams have no end of their own.
+    await server.drain()
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ from gateway.grpc_front.http2_connection import Fields, checked_headers
 from gateway.grpc_front.http2_frames import encode_fields, encode_headers
 from gateway.grpc_front.routes import endpoints_of
 from gateway.grpc_front.rpc_counts import RpcCounts, rpc_metrics
-from gateway.grpc_front.service import SERVICE, STOP_POLL_S, http_refusal
+from gateway.grpc_front.service import SERVICE, http_refusal, stop_server
 from gateway.runtime.metrics import Distribution, Metric
 from gateway.runtime.process import ListenError
 from gateway.shadow.clusters.endpoints import UpstreamTls, upstream_opener
@@ -288,7 +288,9 @@ class GrpcForwarder:
         yield from rpc_metrics(self._counts)
         yield Metric(
             "grpc_forward_connections",
-            sum(cast(ClientConnection, one).proxy is not None for one in self.server.connections),
+            sum(
+                cast(ClientConnection, connection).proxy is not None for connection in self.server.connections
+            ),
             "connections to the primary's Proxy, one for each client",
             "gauge",
         )
@@ -311,19 +313,10 @@ class GrpcForwarder:
 
     async def stop(self) -> None:
         """Send clients away, let calls end, and end the server."""
-        self.server.stop_accepting()
-        for connection in list(self.server.connections):
-            cast(ClientConnection, connection).announce_end()
-        with trio.move_on_after(self._settings.drain_s):
-            # Poll: an event would have to be set at the end of every call, only for the shutdown.
-            while any(  # noqa: ASYNC110
-                counts.running for method, counts in self._counts.items() if method != TELEMETRY
-            ):
-                await trio.sleep(STOP_POLL_S)
-        await self.server.until_output_is_read()
-        for connection in list(self.server.connections):
-            connection.close("server stopped")  # Telemetry streams have no end of their own.
-        await self.server.drain()
+        await stop_server(self.server, self._settings.drain_s, self._has_running_calls)
+
+    def _has_running_calls(self) -> bool:
+        return any(counts.running for method, counts in self._counts.items() if method != TELEMETRY)
 
 
 def _deadline_of(headers: dict[str, str]) -> float:
