@@ -21,10 +21,16 @@ from compat_tests.endpoints.ports import find_server_ports
 from compat_tests.server import eventually
 from remoting.bodies.ha import EpochEntryCache, ReplicasInfo
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
-from remoting.requests.controller import ControllerGetSyncStateData
 from remoting.requests.ha import GetBrokerEpochCache, GetBrokerHaStatus
 from remoting.requests.offsets import GetMaxOffset
-from tools.official_controllers import OFFICIAL_SERVER, ControlledBroker, OfficialController, free_port, leads
+from tools.official_controllers import (
+    OFFICIAL_SERVER,
+    ControlledBroker,
+    OfficialController,
+    free_port,
+    leads,
+    read_replicas,
+)
 from tools.processes import Gateway
 
 NAME, TOPIC = "broker-a", "Epochs"
@@ -100,13 +106,7 @@ class MixedGroup:
         self.our_process.kill()
 
     def replicas(self) -> ReplicasInfo:
-        request = ControllerGetSyncStateData()
-        request.body = f'["{NAME}"]'.encode()
-        try:
-            with connect(self.controller, timeout_s=3) as controller:
-                return controller.ask(request).data.replicas_info_table.get(NAME, ReplicasInfo())
-        except GONE:
-            return ReplicasInfo()
+        return read_replicas([self.controller], NAME)
 
     def wait_for_master(self, address: str) -> None:
         """Wait until a broker is master and takes messages."""
@@ -313,10 +313,7 @@ def test_a_learner_copies_the_last_file_and_is_never_waited_for(tmp_path: Path) 
             0,
             [False],
         )
-        with connect(group.controller) as controller:
-            request = ControllerGetSyncStateData()
-            request.body = f'["{NAME}"]'.encode()
-            info = controller.ask(request).data.replicas_info_table[NAME]
+        info = read_replicas([group.controller], NAME, timeout_s=10)
         assert [replica.broker_address for replica in info.in_sync_replicas] == [master.broker]
         learner.kill()
         MixedGroup.fill(master.broker, 20)

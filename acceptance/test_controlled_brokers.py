@@ -21,10 +21,9 @@ from compat_tests.endpoints.ports import find_server_ports
 from compat_tests.server import eventually
 from remoting.bodies.ha import ReplicasInfo
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
-from remoting.requests.controller import ControllerGetSyncStateData
 from remoting.requests.namesrv import GetBrokerClusterInfo
 from remoting.requests.offsets import GetMaxOffset
-from tools.official_controllers import OfficialController, free_port
+from tools.official_controllers import OfficialController, free_port, read_replicas
 from tools.processes import Gateway
 
 pytestmark = pytest.mark.both_servers
@@ -74,13 +73,7 @@ class Group:
 
     def replicas(self) -> ReplicasInfo:
         """Return what the controller knows."""
-        request = ControllerGetSyncStateData()
-        request.body = f'["{NAME}"]'.encode()
-        try:
-            with connect(self.controller, timeout_s=3) as client:
-                return client.ask(request).data.replicas_info_table.get(NAME, ReplicasInfo())
-        except FAILURES:
-            return ReplicasInfo()
+        return read_replicas([self.controller], NAME)
 
     def members(self) -> dict[int, str]:
         """Return the registered addresses by broker id."""

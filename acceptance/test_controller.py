@@ -16,11 +16,10 @@ from compat_tests.plugin import skip_or_fail
 from compat_tests.server import eventually
 from remoting.bodies.ha import ReplicasInfo
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
-from remoting.requests.controller import ControllerGetSyncStateData
 from remoting.requests.namesrv import GetRouteInfoByTopic
 from remoting.requests.offsets import GetMaxOffset
 from tools.etcd_members import EtcdMembers, etcd_program
-from tools.official_controllers import ControlledBroker, free_port, leads
+from tools.official_controllers import ControlledBroker, free_port, leads, read_replicas
 from tools.processes import Gateway
 
 pytestmark = pytest.mark.both_servers
@@ -93,15 +92,7 @@ class Cluster:
 
     def replicas(self) -> ReplicasInfo:
         """Return what the leading controller knows; nothing while none leads."""
-        for index in self.controllers:
-            try:
-                with connect(self.addresses[index], timeout_s=3) as controller:
-                    request = ControllerGetSyncStateData()
-                    request.body = f'["{NAME}"]'.encode()
-                    return controller.ask(request).data.replicas_info_table.get(NAME, ReplicasInfo())
-            except GONE:
-                continue
-        return ReplicasInfo()
+        return read_replicas([self.addresses[index] for index in self.controllers], NAME)
 
     def master(self) -> str | None:
         return self.replicas().master_address

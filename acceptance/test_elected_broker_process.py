@@ -10,9 +10,8 @@ from compat_tests.clients.typed import connect, send_request, topic_request
 from compat_tests.endpoints.ports import find_server_ports
 from compat_tests.server import eventually
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
-from remoting.requests.controller import ControllerGetSyncStateData
 from remoting.requests.namesrv import GetBrokerClusterInfo
-from tools.official_controllers import free_port
+from tools.official_controllers import free_port, read_replicas
 from tools.processes import Gateway
 
 NAME, TOPIC = "broker-a", "Elected"
@@ -27,14 +26,7 @@ def members(namesrv: str) -> dict[int, str]:
 
 
 def count_in_sync(controller: str) -> int:
-    request = ControllerGetSyncStateData()
-    request.body = f'["{NAME}"]'.encode()
-    try:
-        with connect(controller, timeout_s=3) as client:
-            table = client.ask(request).data.replicas_info_table
-    except FAILURES:
-        return 0
-    return len(table[NAME].in_sync_replicas) if NAME in table else 0
+    return len(read_replicas([controller], NAME).in_sync_replicas)
 
 
 def is_sent(address: str, body: bytes) -> bool:

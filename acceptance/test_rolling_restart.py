@@ -26,10 +26,9 @@ from compat_tests.clients.typed import connect, has_route, topic_request
 from compat_tests.server import eventually
 from remoting.bodies.ha import ReplicasInfo
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
-from remoting.requests.controller import ControllerGetSyncStateData
 from tools.failovers.cluster import ETCD_CONTROLLERS, ControllerKind, Controllers
 from tools.failovers.network import OneMachine
-from tools.official_controllers import free_port
+from tools.official_controllers import free_port, read_replicas
 from tools.processes import Gateway
 
 NAME, TOPIC, QUEUES, COUNT = "broker-a", "Roles", 4, 3
@@ -112,15 +111,7 @@ class Group:
         return f"127.0.0.1:{self._ports[index]}"
 
     def replicas(self) -> ReplicasInfo:
-        request = ControllerGetSyncStateData()
-        request.body = f'["{NAME}"]'.encode()
-        for address in self.controllers:
-            try:
-                with connect(address, timeout_s=3) as controller:
-                    return controller.ask(request).data.replicas_info_table.get(NAME, ReplicasInfo())
-            except GONE:
-                continue  # it does not lead
-        return ReplicasInfo()
+        return read_replicas(self.controllers, NAME)
 
     @property
     def master(self) -> int:

@@ -1,8 +1,9 @@
 """Official controllers, brokers in controller mode, and a namesrv, as processes for cases about controllers."""
 
+import json
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
 from types import TracebackType
@@ -14,12 +15,14 @@ from compat_tests.endpoints.ports import find_server_ports
 from compat_tests.endpoints.process import ChildProcess
 from compat_tests.jars import fetch_jars, java_command
 from compat_tests.server import eventually
+from remoting.bodies.ha import ReplicasInfo
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
-from remoting.requests.controller import ControllerGetMetadataInfo
+from remoting.requests.controller import ControllerGetMetadataInfo, ControllerGetSyncStateData
 
 OFFICIAL_SERVER = "server-5.4"
 CONTROLLER_HEAP = "-Xms64m -Xmx256m -XX:MaxDirectMemorySize=256m"
 START_TIMEOUT_S = 90.0
+FAILURES = (OSError, RemotingClosed, RemotingTimeout, RequestError)
 CONTROLLER_MODE = {
     "enableControllerMode": "true",
     "brokerId": "-1",
@@ -119,12 +122,27 @@ class OfficialController:
         self.child.kill()
 
 
+def read_replicas(controllers: Iterable[str], broker: str, *, timeout_s: float = 3.0) -> ReplicasInfo:
+    """Return the replicas of a broker name as the leading controller knows them; nothing while none leads."""
+    request = ControllerGetSyncStateData()
+    request.body = json.dumps([broker]).encode()
+    for address in controllers:
+        try:
+            with connect(address, timeout_s=timeout_s) as controller:
+                table = controller.ask(request).data.replicas_info_table
+        except FAILURES:
+            continue  # it does not lead
+        if broker in table:
+            return table[broker]
+    return ReplicasInfo()
+
+
 def leads(address: str) -> bool:
     """Tell whether a controller answers and leads its group."""
     try:
         with connect(address, timeout_s=5) as controller:
             return controller.ask(ControllerGetMetadataInfo()).is_leader
-    except (OSError, RemotingClosed, RemotingTimeout, RequestError):
+    except FAILURES:
         return False
 
 

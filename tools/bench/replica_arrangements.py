@@ -18,18 +18,18 @@ from compat_tests.endpoints.ours import OursEndpoint
 from compat_tests.endpoints.ports import find_ports, find_server_ports
 from compat_tests.server import eventually
 from remoting.bodies.ha import ReplicasInfo
-from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
-from remoting.requests.controller import ControllerGetSyncStateData
 from remoting.requests.namesrv import GetBrokerClusterInfo
-from tools.official_controllers import ControlledBroker, OfficialController, launch_namesrv
+from tools.official_controllers import ControlledBroker, OfficialController, launch_namesrv, read_replicas
 from tools.processes import Gateway
 
 BROKER: Final = "broker-a"
 HOST: Final = "127.0.0.1"
 REPLICAS: Final = 3
+CONTROLLER_TIMEOUT_S: Final = 5.0
 MASTER_TIMEOUT_S: Final = 90.0
 SYNC_TIMEOUT_S: Final = 180.0
 """An official slave asks the namesrv for its master's port of the log, every 30 s."""
+SLAVE: Final[Mapping[str, str]] = {"brokerRole": "SLAVE", "brokerId": "1"}
 LOG_FILE_BYTES: Final = 1 << 30
 """The default of both kinds; cases about official controllers use smaller files."""
 
@@ -74,8 +74,7 @@ def _ours(role: str, *, with_slave: bool) -> Arrange:
             slaves: tuple[Measured, ...] = ()
             if with_slave:
                 options = ["-n", master.namesrv, "--store", str(directory / "slave-store")]
-                for setting in ("brokerRole=SLAVE", "brokerId=1"):
-                    options += ["--set", setting]
+                options += _set_options(SLAVE)
                 process = stack.enter_context(Gateway(directory / "slave", *options, command="broker"))
                 slaves = (Measured(name, master.namesrv, process.broker, (process.pid,)),)
             yield ReplicatedGroup(_measured(name, master), slaves)
@@ -90,9 +89,8 @@ def _official(role: str) -> Arrange:
             master = stack.enter_context(
                 OfficialEndpoint(_settings(role), directory / "master", jvm=FULL_SPEED)
             )
-            settings = {"brokerRole": "SLAVE", "brokerId": "1"}
             replica = ReplicaEndpoint(
-                settings, directory / "slave", master.namesrv, lambda address: _lists(master, address)
+                SLAVE, directory / "slave", master.namesrv, lambda address: _lists(master, address)
             )
             replica.jvm = FULL_SPEED
             stack.enter_context(replica)
@@ -167,22 +165,15 @@ def _set_options(settings: Mapping[str, str]) -> list[str]:
 def _start_group(controller: str, directory: Path, start: Callable[[Path], Measured]) -> ReplicatedGroup:
     """Start the replicas of a group, the first one as its master, and wait until all are in sync."""
     master = start(directory / "replica-0")
-    eventually(lambda: read_replicas(controller).master_address == master.broker, MASTER_TIMEOUT_S)
+    eventually(lambda: group_replicas(controller).master_address == master.broker, MASTER_TIMEOUT_S)
     slaves = tuple(start(directory / f"replica-{index}") for index in range(1, REPLICAS))
-    eventually(lambda: len(read_replicas(controller).in_sync_replicas) == REPLICAS, SYNC_TIMEOUT_S, 0.2)
+    eventually(lambda: len(group_replicas(controller).in_sync_replicas) == REPLICAS, SYNC_TIMEOUT_S, 0.2)
     return ReplicatedGroup(master, slaves, controller)
 
 
-def read_replicas(controller: str) -> ReplicasInfo:
-    """Return the replicas as a controller knows them; an empty body while it does not answer."""
-    request = ControllerGetSyncStateData()
-    request.body = f'["{BROKER}"]'.encode()
-    try:
-        with connect(controller, timeout_s=5) as connection:
-            table = connection.ask(request).data.replicas_info_table
-    except (OSError, RemotingClosed, RemotingTimeout, RequestError):
-        return ReplicasInfo()
-    return table.get(BROKER, ReplicasInfo())
+def group_replicas(controller: str) -> ReplicasInfo:
+    """Return the replicas of the group as its controller knows them."""
+    return read_replicas([controller], BROKER, timeout_s=CONTROLLER_TIMEOUT_S)
 
 
 PAIRS: Final[Mapping[str, Arrange]] = {

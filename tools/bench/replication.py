@@ -29,7 +29,7 @@ from tools.bench.replica_arrangements import (
     REPLICAS,
     Measured,
     ReplicatedGroup,
-    read_replicas,
+    group_replicas,
 )
 from tools.bench.usage import work_until_idle_s
 
@@ -116,7 +116,7 @@ def _set_epoch(group: ReplicatedGroup) -> int:
     """Return the epoch of the set of replicas in sync, which rises with each change; 0 without a controller."""
     if group.controller is None:
         return 0
-    replicas = read_replicas(group.controller)
+    replicas = group_replicas(group.controller)
     if replicas.master_address != group.master.broker or replicas.sync_state_set_epoch is None:
         raise LoadFailed(f"{group.master.broker} is not the master any more")
     return replicas.sync_state_set_epoch

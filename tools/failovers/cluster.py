@@ -15,10 +15,16 @@ from compat_tests.endpoints.ports import find_ports, find_server_ports
 from compat_tests.endpoints.process import ChildProcess
 from compat_tests.server import eventually
 from remoting.bodies.ha import ReplicasInfo
-from remoting.requests.controller import ControllerGetMetadataInfo, ControllerGetSyncStateData
+from remoting.requests.controller import ControllerGetMetadataInfo
 from tools.etcd_members import EtcdMembers
 from tools.failovers.network import CLIENTS, Machines
-from tools.official_controllers import ControlledBroker, launch_controller, launch_namesrv, leads
+from tools.official_controllers import (
+    ControlledBroker,
+    launch_controller,
+    launch_namesrv,
+    leads,
+    read_replicas,
+)
 from tools.pairings.members import BROKER, FAILURES, FILE_BYTES, OFFICIAL, OURS, BrokerKind, log_end
 from tools.processes import Gateway
 
@@ -244,17 +250,7 @@ class Controllers:
 
     def replicas(self) -> ReplicasInfo:
         """Return what the leading controller knows; nothing while none leads."""
-        request = ControllerGetSyncStateData()
-        request.body = f'["{BROKER}"]'.encode()
-        for address in self.addresses:
-            try:
-                with connect(address, timeout_s=CONTROLLER_TIMEOUT_S) as controller:
-                    table = controller.ask(request).data.replicas_info_table
-            except FAILURES:
-                continue
-            if BROKER in table:
-                return table[BROKER]
-        return ReplicasInfo()
+        return read_replicas(self.addresses, BROKER, timeout_s=CONTROLLER_TIMEOUT_S)
 
 
 def _names_leader(address: str) -> bool:
