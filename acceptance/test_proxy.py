@@ -16,6 +16,7 @@ from acceptance.secured import dial as dial_as_root
 from acceptance.test_controlled_brokers import TOPIC as CONTROLLED
 from acceptance.test_controlled_brokers import running as controlled_brokers
 from compat_tests.cases.grpc_fixtures import start_grpc_driver
+from compat_tests.clients.command_driver import StockClientError
 from compat_tests.clients.driver import JavaClientError, JavaDriver
 from compat_tests.clients.grpc_api import GrpcProducer, StockGrpcClient
 from compat_tests.clients.typed import connect, create_group, topic_request
@@ -85,9 +86,9 @@ def test_broker_processes_with_users_have_a_grpc_port(java: JavaDriver, tmp_path
 
 
 @contextmanager
-def sending(producer: GrpcProducer, topic: str) -> Iterator[list[str]]:
+def sending(producer: GrpcProducer, topic: str, **fields: str) -> Iterator[list[str]]:
     """Send messages one by one during the block; yield the growing list of the ids of those that were stored."""
-    stored: list[str] = []
+    stored_ids: list[str] = []
     is_over = threading.Event()
 
     def send_all() -> None:
@@ -95,16 +96,15 @@ def sending(producer: GrpcProducer, topic: str) -> Iterator[list[str]]:
             if is_over.is_set():
                 return
             try:
-                stored.extend(
-                    receipt["id"] for receipt in producer.send({"topic": topic, "body": str(number)})
-                )
-            except JavaClientError:
+                receipts = producer.send({"topic": topic, "body": str(number), **fields})
+                stored_ids.extend(receipt["id"] for receipt in receipts)
+            except StockClientError:
                 is_over.wait(0.1)
 
     with ThreadPoolExecutor() as pool:
         load = pool.submit(send_all)
         try:
-            yield stored
+            yield stored_ids
         finally:
             is_over.set()
         load.result()
@@ -119,18 +119,18 @@ def test_a_crash_under_load_loses_nothing(java: JavaDriver, victim: str) -> None
             create_group(broker, GROUP)
         client = StockGrpcClient(java, "").acting_as(endpoint.grpc)
         with client.push(GROUP, TOPIC) as consumer, client.producer(TOPIC) as producer:
-            with sending(producer, TOPIC) as stored:
-                eventually(lambda: len(stored) > MIN_STORED, 30)
-                before = len(stored)
+            with sending(producer, TOPIC) as stored_ids:
+                eventually(lambda: len(stored_ids) > MIN_STORED, 30)
+                count = len(stored_ids)
                 if victim == "proxy":
                     endpoint.kill_front()
                     endpoint.start_front()
                 else:
                     endpoint.crash()
                     endpoint.start()
-                eventually(lambda: len(stored) > before + MIN_STORED, 60)
+                eventually(lambda: len(stored_ids) > count + MIN_STORED, 60)
             # What was on its way when the proxy was killed comes again after a minute.
-            eventually(lambda: set(stored) <= {message["id"] for message in consumer.received(1)}, 150)
+            eventually(lambda: set(stored_ids) <= {message["id"] for message in consumer.received(1)}, 150)
 
 
 def test_a_master_that_is_killed_under_load_is_replaced(java: JavaDriver, tmp_path: Path) -> None:
@@ -144,13 +144,13 @@ def test_a_master_that_is_killed_under_load_is_replaced(java: JavaDriver, tmp_pa
             create_group(broker, GROUP)
         client = StockGrpcClient(java, "").acting_as(proxy.ready["grpc"])
         with client.push(GROUP, CONTROLLED) as consumer, client.producer(CONTROLLED) as producer:
-            with sending(producer, CONTROLLED) as stored:
-                eventually(lambda: len(stored) > MIN_STORED, 60)
+            with sending(producer, CONTROLLED) as stored_ids:
+                eventually(lambda: len(stored_ids) > MIN_STORED, 60)
                 former.kill()
                 eventually(lambda: group.replicas().master_address not in (None, former.broker), 60)
-                before = len(stored)
-                eventually(lambda: len(stored) > before + MIN_STORED, 120)
-            eventually(lambda: set(stored) <= {message["id"] for message in consumer.received(1)}, 150)
+                count = len(stored_ids)
+                eventually(lambda: len(stored_ids) > count + MIN_STORED, 120)
+            eventually(lambda: set(stored_ids) <= {message["id"] for message in consumer.received(1)}, 150)
         assert len(proxy.lines("master moved")) == 1
         assert "Traceback" not in proxy.output()
 

@@ -18,7 +18,7 @@ from compat_tests.endpoints.ours import OursEndpoint
 from compat_tests.endpoints.probe import Probe
 from compat_tests.endpoints.shadow import ShadowEndpoint
 from compat_tests.plugin import skip_or_fail
-from compat_tests.server import ServerUnderTest, eventually
+from compat_tests.server import ServerUnderTest
 
 pytestmark = pytest.mark.both_servers
 GROUP = "shadow-grpc"
@@ -77,16 +77,8 @@ def test_messages_are_received_once_and_mirrored(clusters: Clusters, server: Ser
     with clusters.client.producer(topic) as producer, clusters.client.simple(GROUP, topic) as consumer:
         for body in sorted(bodies):
             producer.send({"topic": topic, "body": body})
-        seen: list[str] = []
-
-        def receive() -> bool:
-            for message in consumer.receive():
-                seen.append(message["body"])
-                consumer.ack(message)
-            return len(seen) >= len(bodies)
-
-        eventually(receive, 60)
-    assert sorted(seen) == sorted(bodies)
+        messages = consumer.receive_until(lambda messages: len(messages) >= len(bodies), 60)
+    assert sorted(message["body"] for message in messages) == sorted(bodies)
     primary, target = clusters.shadow.primary.broker, clusters.target.broker
     here, there = wait_for_same_messages(primary, target, topic, len(bodies))
     assert there == here

@@ -1,9 +1,7 @@
 """5.x clients through a shadow gateway that forwards to the primary's own Proxy, whose accounts check them."""
 
 import json
-import threading
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +20,7 @@ from acceptance.secured import (
     write_private,
 )
 from acceptance.test_grpc_access import PROXY_SETTINGS
+from acceptance.test_proxy import sending
 from codec.capture import CaptureRecord, scan_records
 from codec.command import Command, decode_frame
 from compat_tests.cases.grpc_fixtures import start_grpc_driver
@@ -82,8 +81,8 @@ class Site:
     def records(self) -> list[CaptureRecord]:
         """Return what is captured so far; a block that is still being written comes later."""
         paths = sorted(self.captures.glob("*.rmqcap"))
-        found = [record for path in paths for record in scan_records(path.read_bytes())]
-        return [record for record in found if isinstance(record, CaptureRecord)]
+        records = [record for path in paths for record in scan_records(path.read_bytes())]
+        return [record for record in records if isinstance(record, CaptureRecord)]
 
 
 @pytest.fixture(scope="module")
@@ -137,17 +136,9 @@ def test_messages_are_sent_received_and_acknowledged_once(
         client.producer(PLAIN) as producer,
         client.simple(f"forwarded-simple-{kind}", PLAIN, tags=kind) as simple,
     ):
-        receipts = [*producer.send(*({"topic": PLAIN, "body": body, "tag": kind} for body in sorted(bodies)))]
-        seen: list[str] = []
-
-        def receive() -> bool:
-            for message in simple.receive():
-                seen.append(message["body"])
-                simple.ack(message)
-            return len(seen) >= len(bodies)
-
-        eventually(receive, 60)
-    assert sorted(seen) == sorted(bodies)
+        receipts = producer.send(*({"topic": PLAIN, "body": body, "tag": kind} for body in sorted(bodies)))
+        messages = simple.receive_until(lambda messages: len(messages) >= len(bodies), 60)
+    assert sorted(message["body"] for message in messages) == sorted(bodies)
     # What a route names leads to the gateway, so it has seen every call.
     assert site.ended_calls("SendMessage", "OK") >= len(bodies)
     assert site.ended_calls("AckMessage", "OK") >= 1
@@ -158,17 +149,17 @@ def check_records(site: Site, kind: str, bodies: set[str], ids: set[str]) -> Non
     """Assert that sends and acknowledgements were captured as remoting requests, without credentials."""
 
     def sends() -> list[CaptureRecord] | None:
-        found = [
+        records = [
             record
             for record in site.records()
             if record.code == SEND and bytes(command_of(record).body).decode().startswith(f"{kind} ")
         ]
-        return found if len(found) >= len(bodies) else None
+        return records if len(records) >= len(bodies) else None
 
     def acknowledgements() -> list[CaptureRecord] | None:
         group = f"forwarded-simple-{kind}"
-        found = [record for record in site.records() if record.code == ACK and record.group == group]
-        return found if len(found) >= len(bodies) else None
+        records = [record for record in site.records() if record.code == ACK and record.group == group]
+        return records if len(records) >= len(bodies) else None
 
     records = eventually(sends, 30)
     assert {bytes(command_of(record).body).decode() for record in records} == bodies
@@ -176,11 +167,11 @@ def check_records(site: Site, kind: str, bodies: set[str], ids: set[str]) -> Non
     assert {answer.ext["msgId"] for answer in answers} == ids
     assert {record.upstream for record in records} == {site.proxy.address}
     assert {record.topic for record in records} == {PLAIN}
-    acknowledged = eventually(acknowledgements, 30)
-    assert {record.topic for record in acknowledged} == {PLAIN}
-    assert all(record.broker for record in acknowledged)
-    written = b"".join(path.read_bytes() for path in site.captures.glob("*.rmqcap"))
-    assert USER.encode() not in written
+    ack_records = eventually(acknowledgements, 30)
+    assert {record.topic for record in ack_records} == {PLAIN}
+    assert all(record.broker for record in ack_records)
+    capture = b"".join(path.read_bytes() for path in site.captures.glob("*.rmqcap"))
+    assert USER.encode() not in capture
 
 
 def command_of(record: CaptureRecord) -> Command:
@@ -206,31 +197,25 @@ def test_transactions_and_their_checks(drivers: Mapping[str, CommandDriver], sit
         for end in ("commit", "rollback"):
             producer.send_half({"topic": HALF, "body": end}, end)
         producer.send_half({"topic": HALF, "body": "checked", "properties": {"check": "COMMIT"}})
-        bodies: set[str] = set()
-
-        def receive() -> bool:
-            for message in simple.receive():
-                bodies.add(message["body"])
-                simple.ack(message)
-            return bodies == {"commit", "checked"}
-
-        eventually(receive, 150)
+        simple.receive_until(
+            lambda messages: {message["body"] for message in messages} == {"commit", "checked"}, 150
+        )
 
 
 def test_refusals_are_those_of_the_proxy(drivers: Mapping[str, CommandDriver], site: Site) -> None:
     for client in (site.client(drivers["java"], USER, "wrong"), site.client(drivers["java"], STRANGER)):
         with (
-            pytest.raises(JavaClientError) as refused,
+            pytest.raises(JavaClientError) as refusal,
             client.producer(PLAIN, attempts=1) as producer,
         ):
             producer.send({"topic": PLAIN, "body": "x"})
         direct = StockGrpcClient(client.driver, site.proxy.address, client.identity)
         with (
-            pytest.raises(JavaClientError) as refused_directly,
+            pytest.raises(JavaClientError) as refusal_of_proxy,
             direct.producer(PLAIN, attempts=1) as producer,
         ):
             producer.send({"topic": PLAIN, "body": "x"})
-        assert refused.value.code == refused_directly.value.code == UNAUTHORIZED
+        assert refusal.value.code == refusal_of_proxy.value.code == UNAUTHORIZED
     wrong = site.client(drivers["python"], USER, "wrong")
     with (
         pytest.raises(StockClientError, match=f"failed to fetch topic:{PLAIN} route"),
@@ -245,44 +230,19 @@ def test_clients_go_on_when_a_killed_proxy_is_back(
 ) -> None:
     """Each message that a producer was told of is received, and the gateway goes on by itself."""
     client = site.client(drivers[kind])
-    stored: list[str] = []
-    is_over = threading.Event()
     tag = f"crash-{kind}"
-    with client.producer(PLAIN, waits=False) as producer:
-
-        def send_all() -> None:
-            while not is_over.is_set():
-                try:
-                    receipts = producer.send({"topic": PLAIN, "body": str(len(stored)), "tag": tag})
-                    stored.extend(receipt["id"] for receipt in receipts)
-                except (JavaClientError, StockClientError):
-                    is_over.wait(0.1)
-
-        with ThreadPoolExecutor() as pool:
-            sending = pool.submit(send_all)
-            try:
-                eventually(lambda: len(stored) > MIN_STORED, 60)
-                lost, failed = site.metrics()[LOST], site.metrics()[FAILED]
-                site.proxy.kill()
-                eventually(lambda: site.metrics()[LOST] > lost, 30)
-                # The client tries again, and is sent away at once.
-                eventually(lambda: site.metrics()[FAILED] > failed, 60)
-                site.proxy.restart()
-                before = len(stored)
-                eventually(lambda: len(stored) > before + MIN_STORED, 150)
-            finally:
-                is_over.set()
-            sending.result()
-    received: set[str] = set()
+    with client.producer(PLAIN, waits=False) as producer, sending(producer, PLAIN, tag=tag) as stored_ids:
+        eventually(lambda: len(stored_ids) > MIN_STORED, 60)
+        metrics = site.metrics()
+        site.proxy.kill()
+        eventually(lambda: site.metrics()[LOST] > metrics[LOST], 30)
+        # The client tries again, and is sent away at once.
+        eventually(lambda: site.metrics()[FAILED] > metrics[FAILED], 60)
+        site.proxy.restart()
+        count = len(stored_ids)
+        eventually(lambda: len(stored_ids) > count + MIN_STORED, 150)
     with client.simple("forwarded-crash", PLAIN, tags=tag) as simple:
-
-        def receive() -> bool:
-            for message in simple.receive():
-                received.add(message["id"])
-                simple.ack(message)
-            return received >= set(stored)
-
-        eventually(receive, 150)
+        simple.receive_until(lambda messages: {message["id"] for message in messages} >= set(stored_ids), 150)
 
 
 def test_tls_on_either_side(drivers: Mapping[str, CommandDriver], tmp_path: Path) -> None:

@@ -2,12 +2,13 @@
 
 import base64
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from compat_tests.clients.command_driver import CommandDriver
+from compat_tests.server import eventually
 from remoting.acl import Credentials
 
 _NAMES = itertools.count(1)
@@ -178,6 +179,24 @@ class GrpcSimpleConsumer:
         messages: list[dict[str, Any]] = self.driver.call(
             "simple.receive", name=self.name, count=count, invisible_ms=int(invisible_s * 1000)
         )
+        return messages
+
+    def receive_until(
+        self, is_complete: Callable[[list[dict[str, Any]]], bool], timeout_s: float
+    ) -> list[dict[str, Any]]:
+        """Receive and acknowledge messages until those so far are complete, and return them.
+
+        Raises AssertionError after `timeout_s`.
+        """
+        messages: list[dict[str, Any]] = []
+
+        def receive_more() -> bool:
+            for message in self.receive():
+                messages.append(message)
+                self.ack(message)
+            return is_complete(messages)
+
+        eventually(receive_more, timeout_s)
         return messages
 
     def ack(self, message: Mapping[str, Any]) -> None:
