@@ -53,9 +53,9 @@ def etcd_image(image: str) -> str:
         skip_or_fail("etcd is not on PATH, of which the image of the case is made")
     libraries = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout
     paths = [program, *re.findall(r"(/\S+) \(0x", libraries)]
-    packed = subprocess.run(["tar", "-c", "--dereference", "-P", *paths], capture_output=True, check=True)
+    archive = subprocess.run(["tar", "-c", "--dereference", "-P", *paths], capture_output=True, check=True)
     words = ["docker", "import", "--change", f"ENV PATH={os.path.dirname(program)}", "-", ETCD_TAG]
-    subprocess.run(words, input=packed.stdout, capture_output=True, check=True)
+    subprocess.run(words, input=archive.stdout, capture_output=True, check=True)
     return ETCD_TAG
 
 

@@ -189,7 +189,7 @@ def test_mqadmin_tells_a_started_broker_its_address(image: str, tmp_path: Path) 
             with java.producer("shop") as producer:
                 assert producer.send_numbered("orders", 3)[0]["status"] == "SEND_OK"
                 with java.push("packing", "orders") as consumer:
-                    assert {each["body"] for each in consumer.received(3, 60)} == {"0", "1", "2"}
+                    assert {message["body"] for message in consumer.received(3, 60)} == {"0", "1", "2"}
 
 
 def test_grpc_clients_are_told_the_published_port_that_they_dialled(image: str) -> None:
@@ -275,8 +275,8 @@ def test_compose_file_starts_and_its_services_reach_the_broker(image: str, tmp_p
 def replica_rows(container: Container) -> list[dict[str, Any]]:
     """Return the rows of `cluster replicas`; nothing while there is no master."""
     words = ["docker", "exec", container.name, "rmq-gateway", "cluster", "replicas", "--json"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    return list(json.loads(done.stdout)) if done.returncode == 0 else []
+    result = subprocess.run(words, capture_output=True, text=True, check=False)
+    return list(json.loads(result.stdout)) if result.returncode == 0 else []
 
 
 def test_replicas_of_the_compose_file_replace_a_killed_master(
@@ -290,8 +290,8 @@ def test_replicas_of_the_compose_file_replace_a_killed_master(
     project = f"case-ha-{os.getpid()}"
     compose = [*find_compose(), "--project-name", project, "--file", str(tmp_path / "compose.yaml")]
     try:
-        started = subprocess.run([*compose, "up", "-d"], capture_output=True, text=True, check=False)
-        assert started.returncode == 0, started.stderr
+        start = subprocess.run([*compose, "up", "-d"], capture_output=True, text=True, check=False)
+        assert start.returncode == 0, start.stderr
         brokers = {name: find_container(f"{project}.{name}") for name in ("broker-0", "broker-1", "broker-2")}
 
         def masters_in_sync(container: Container, count: int) -> list[str]:
@@ -316,8 +316,8 @@ def test_replicas_of_the_compose_file_replace_a_killed_master(
         for container in brokers.values():
             assert "Traceback" not in container.logs()
     finally:
-        ended = subprocess.run([*compose, "down", "--volumes"], capture_output=True, text=True, check=False)
-        assert ended.returncode == 0, ended.stderr
+        end = subprocess.run([*compose, "down", "--volumes"], capture_output=True, text=True, check=False)
+        assert end.returncode == 0, end.stderr
 
 
 def find_container(name: str) -> Container:

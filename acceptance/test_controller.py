@@ -103,8 +103,8 @@ class Cluster:
     def alive(self) -> set[str | None]:
         """Return the addresses of the replicas whose heartbeats have not stopped."""
         replicas = self.replicas()
-        both = [*replicas.in_sync_replicas, *replicas.not_in_sync_replicas]
-        return {replica.broker_address for replica in both if replica.alive}
+        members = [*replicas.in_sync_replicas, *replicas.not_in_sync_replicas]
+        return {replica.broker_address for replica in members if replica.alive}
 
     def start_pair(self) -> tuple[ControlledBroker, ControlledBroker]:
         """Start a master and a slave that is in sync, with a topic."""

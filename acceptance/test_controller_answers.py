@@ -209,8 +209,10 @@ That master would go on in its old epoch while another one is being elected.
 def without_master(answer: Outcome) -> Outcome:
     """Return an answer without the fields that name a master."""
     code, remark, fields, body = answer
-    named = {name: text for name, text in fields.items() if name not in ("masterBrokerId", "masterAddress")}
-    return code, remark, named, body
+    other_fields = {
+        name: text for name, text in fields.items() if name not in ("masterBrokerId", "masterAddress")
+    }
+    return code, remark, other_fields, body
 
 
 def answers(address: str) -> list[tuple[str, Outcome]]:
@@ -255,16 +257,16 @@ def is_settled(address: str) -> bool:
 
 def test_both_controllers_answer_alike(official: str, ours: str) -> None:
     pairs = list(zip(answers(official), answers(ours), strict=True))
-    different = [
+    mismatches = [
         (request, expected, actual) for (request, expected), (_, actual) in pairs if expected != actual
     ]
     differences = [
         f"{request}\n  official {expected}\n  ours     {actual}"
-        for request, expected, actual in different
+        for request, expected, actual in mismatches
         if request != OF_RESTARTED_MASTER or actual != without_master(expected)
     ]
     assert not differences, "\n".join(differences)
-    assert len(different) == 1
+    assert len(mismatches) == 1
     codes = {code for (_, (code, *_)), _ in pairs}
     # Not leading, and failures of JRaft, are not among the answers of a controller that is alone.
     assert codes >= {*range(2000, 2015)} - {ResponseCode.CONTROLLER_NOT_LEADER}

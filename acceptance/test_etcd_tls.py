@@ -24,18 +24,25 @@ def test_a_controller_leads_with_a_certificate_and_says_that_one_is_missing(tmp_
     require_etcd()
     authority = CertificateAuthority.create(tmp_path)
     member = authority.issue("member", ["127.0.0.1"])
-    own = authority.issue("controller")
+    certificate_files = authority.issue("controller")
     tls = EtcdTls(authority.files.certificate, member.certificate, member.key)
     with EtcdMembers(tmp_path, 1, tls=tls) as etcd:
-        trusted = {"controllerEtcd": etcd.urls[0], "controllerEtcdCa": str(authority.files.certificate)}
-        without, _ = start_controller(tmp_path / "without", {**trusted, "controllerDLegerGroup": "without"})
-        with without:
+        etcd_settings = {"controllerEtcd": etcd.urls[0], "controllerEtcdCa": str(authority.files.certificate)}
+        bare_controller, _ = start_controller(
+            tmp_path / "without", {**etcd_settings, "controllerDLegerGroup": "without"}
+        )
+        with bare_controller:
             eventually(
-                lambda: without.lines("it demands the certificate of a client, signed by an authority"),
+                lambda: bare_controller.lines(
+                    "it demands the certificate of a client, signed by an authority"
+                ),
                 START_S,
             )
-        certificate = {"controllerEtcdCert": str(own.certificate), "controllerEtcdKey": str(own.key)}
-        controller, address = start_controller(tmp_path / "with", trusted | certificate)
+        certificate = {
+            "controllerEtcdCert": str(certificate_files.certificate),
+            "controllerEtcdKey": str(certificate_files.key),
+        }
+        controller, address = start_controller(tmp_path / "with", etcd_settings | certificate)
         with controller:
             eventually(lambda: leads(address), START_S)
             assert "Traceback" not in controller.output()

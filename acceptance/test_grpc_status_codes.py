@@ -315,7 +315,7 @@ def sides(
     directory = tmp_path_factory.mktemp("codes")
     with ExitStack() as stack, available():
         clusters = [run_ours(stack, directory / "ours"), run_official(stack)]
-        started: dict[tuple[str, str], Side] = {}
+        side_by_names: dict[tuple[str, str], Side] = {}
         for cluster in clusters:
             proxy = stack.enter_context(
                 Gateway(
@@ -327,8 +327,10 @@ def sides(
             official = stack.enter_context(OfficialProxy(cluster.namesrv))
             for front, address in ((OUR_PROXY, str(proxy.ready["grpc"])), (OFFICIAL_PROXY, official.address)):
                 client = StockGrpcClient(java, "").acting_as(address)
-                started[front, cluster.kind] = Side(front, cluster, create_place(client, cluster, front))
-        yield started
+                side_by_names[front, cluster.kind] = Side(
+                    front, cluster, create_place(client, cluster, front)
+                )
+        yield side_by_names
 
 
 def run_ours(stack: ExitStack, directory: Path) -> Cluster:

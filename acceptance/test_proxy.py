@@ -139,15 +139,15 @@ def test_a_master_that_is_killed_under_load_is_replaced(java: JavaDriver, tmp_pa
         controlled_brokers(tmp_path, "ours") as group,
         Gateway(tmp_path, "--namesrv", group.namesrv, "--host", "127.0.0.1", command="proxy") as proxy,
     ):
-        former = group.brokers[group.master()]
-        with connect(former.broker) as broker:
+        old_master = group.brokers[group.master()]
+        with connect(old_master.broker) as broker:
             create_group(broker, GROUP)
         client = StockGrpcClient(java, "").acting_as(proxy.ready["grpc"])
         with client.push(GROUP, CONTROLLED) as consumer, client.producer(CONTROLLED) as producer:
             with sending(producer, CONTROLLED) as stored_ids:
                 eventually(lambda: len(stored_ids) > MIN_STORED, 60)
-                former.kill()
-                eventually(lambda: group.replicas().master_address not in (None, former.broker), 60)
+                old_master.kill()
+                eventually(lambda: group.replicas().master_address not in (None, old_master.broker), 60)
                 count = len(stored_ids)
                 eventually(lambda: len(stored_ids) > count + MIN_STORED, 120)
             eventually(lambda: set(stored_ids) <= {message["id"] for message in consumer.received(1)}, 150)

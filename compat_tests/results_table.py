@@ -40,8 +40,8 @@ def render_tables(
 
     ``columns_of_area`` has further columns of single areas, for endpoints that serve nothing else.
     """
-    further = [column for area_columns in columns_of_area.values() for column in area_columns]
-    lines = [*_totals([*columns, *further]), *_area_overview(columns)]
+    area_only_columns = [column for area_columns in columns_of_area.values() for column in area_columns]
+    lines = [*_totals([*columns, *area_only_columns]), *_area_overview(columns)]
     for area in AREAS:
         lines += _area_table(area, [*columns, *columns_of_area.get(area, ())])
     return lines

@@ -54,8 +54,8 @@ def test_an_endpoint_of_one_area_is_a_column_there_only() -> None:
     def results(area: str, feature: str) -> dict[str, dict[str, str]]:
         return {feature: {"id": feature, "area": area, "feature": feature, "outcome": "passed", "reason": ""}}
 
-    ours = ("ours", results("pull", "long poll") | results("grpc", "push"))
-    text = "\n".join(render_tables([ours], {"grpc": [("proxy", results("grpc", "push"))]}))
+    column = ("ours", results("pull", "long poll") | results("grpc", "push"))
+    text = "\n".join(render_tables([column], {"grpc": [("proxy", results("grpc", "push"))]}))
     assert "| proxy | 1 | 1 | 0 | 0 | 0 | 0 | 0 |" in text
     assert "| feature | ours |\n|---|---|\n| long poll | yes |" in text
     assert "| feature | ours | proxy |\n|---|---|---|\n| push | yes | yes |" in text

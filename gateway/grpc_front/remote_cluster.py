@@ -309,11 +309,11 @@ class RemoteCluster(ServedCluster):
 
     async def _load_masters(self, _: str) -> int:
         info = (await self._ask_namesrv(GetBrokerClusterInfo())).data
-        named = info.broker_addr_table or {}
-        for name, data in named.items():
+        broker_table = info.broker_addr_table or {}
+        for name, data in broker_table.items():
             self._note_broker(name, data.broker_addrs)
         self._forget_brokers()
-        return len(named)
+        return len(broker_table)
 
     def _forget_brokers(self) -> None:
         """Forget brokers that no namesrv names any more and no topic uses, so that they keep no others out.

@@ -84,15 +84,15 @@ while time.process_time() < {seconds}:
 
 def test_a_second_try_waits_until_the_other_runs_are_over(tmp_path: Path) -> None:
     """Beside them, a case that is late on a busy machine would be late again."""
-    over = tmp_path / "over"
-    wait = f"import pathlib, time; time.sleep(0.5); pathlib.Path({str(over)!r}).touch()"
+    marker = tmp_path / "over"
+    waiting_program = f"import pathlib, time; time.sleep(0.5); pathlib.Path({str(marker)!r}).touch()"
     runs = [
-        Run("fails", "", python("raise SystemExit(1)"), python(f"open({str(over)!r})")),
-        Run("waits", "", python(wait)),
+        Run("fails", "", python("raise SystemExit(1)"), python(f"open({str(marker)!r})")),
+        Run("waits", "", python(waiting_program)),
     ]
-    fails, waits = Matrix([]).run_all(runs, 2)
-    assert (fails.passed, fails.attempts, waits.passed, waits.attempts) == (True, 2, True, 1)
-    assert fails.seconds < waits.seconds + 5
+    failure, other = Matrix([]).run_all(runs, 2)
+    assert (failure.passed, failure.attempts, other.passed, other.attempts) == (True, 2, True, 1)
+    assert failure.seconds < other.seconds + 5
 
 
 def python(program: str) -> list[str]:

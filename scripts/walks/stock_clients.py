@@ -307,8 +307,8 @@ class StockClients:
         with connect(NAMESRV) as namesrv:
             self._wait(lambda: all(has_route(namesrv, topic) for topic in ("Orders", "Bills")))
         with ThreadPoolExecutor() as pool:
-            started = pool.map(lambda start: start(), DRIVERS.values())
-            self._drivers |= zip(DRIVERS, started, strict=True)
+            drivers = pool.map(lambda start: start(), DRIVERS.values())
+            self._drivers |= zip(DRIVERS, drivers, strict=True)
         groups = {"java": "billing", "go": "billing", "python": "audit"}
         for language, driver in self._drivers.items():
             self._clients[language] = LanguageClients(language, driver, self._orders, groups[language])

@@ -137,11 +137,11 @@ def main(rounds: int, sides: list[str], quick: bool) -> None:
     exit_on_sigterm()
     try:
         with ExitStack() as stack:
-            running = [STARTS[name](stack) for name in sides]
-            medians = measure(running, rounds, QUICK if quick else LoadDurations())
+            grpc_sides = [STARTS[name](stack) for name in sides]
+            medians = measure(grpc_sides, rounds, QUICK if quick else LoadDurations())
     except (Unavailable, LoadFailed, OSError) as error:
         raise click.ClickException(f"cannot measure gRPC: {error}") from error
-    click.echo(figure_table(ROWS, [side.name for side in running], medians))
+    click.echo(figure_table(ROWS, [side.name for side in grpc_sides], medians))
     sys.exit(0)
 
 

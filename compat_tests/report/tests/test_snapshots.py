@@ -56,21 +56,21 @@ RECORDED = [OURS, *snapshot_versions()]
 
 @pytest.mark.parametrize("name", PROXIES)
 def test_a_proxy_has_a_recording_of_its_own(folder, name):
-    found = results(a="passed")
-    path = write_snapshot(name, found, "2026-01-02")
+    cases = results(a="passed")
+    path = write_snapshot(name, cases, "2026-01-02")
     assert path.name == {"proxy": "proxy-official.jsonl", "proxy:ours": "proxy-ours.jsonl"}[name]
     snapshot = read_snapshot(name)
-    assert (snapshot.endpoint, snapshot.results) == (PROXIES[name], found)
+    assert (snapshot.endpoint, snapshot.results) == (PROXIES[name], cases)
     assert snapshot_versions() == []
 
 
 @pytest.mark.parametrize("name", PROXIES)
 def test_the_recorded_cases_of_a_proxy_are_those_of_5x_clients(name):
-    ours = read_snapshot(OURS).results
-    cases = {case_id for case_id, line in ours.items() if line["area"] == PROXY_AREA}
-    recorded = read_snapshot(name).results.keys()
+    recording = read_snapshot(OURS).results
+    cases = {case_id for case_id, line in recording.items() if line["area"] == PROXY_AREA}
+    proxy_cases = read_snapshot(name).results.keys()
     assert len(cases) > 100
-    assert sorted(cases ^ recorded) == [], f"record with: python -m compat_tests record {name}"
+    assert sorted(cases ^ proxy_cases) == [], f"record with: python -m compat_tests record {name}"
 
 
 @pytest.mark.parametrize("name", RECORDED)

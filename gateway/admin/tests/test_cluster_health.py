@@ -81,10 +81,10 @@ def test_a_broker_that_does_not_answer_has_one_failed_check() -> None:
 
 
 def test_clients_by_protocol_which_official_brokers_do_not_tell() -> None:
-    ours, official = row(remotingClients="4", grpcClients="0"), row()
-    assert (ours["remotingClients"], ours["grpcClients"]) == (4, 0)
-    assert (official["remotingClients"], official["grpcClients"]) == (None, None)
-    assert [_clients_text(each) for each in (ours, official)] == ["4", None]
+    our_row, official_row = row(remotingClients="4", grpcClients="0"), row()
+    assert (our_row["remotingClients"], our_row["grpcClients"]) == (4, 0)
+    assert (official_row["remotingClients"], official_row["grpcClients"]) == (None, None)
+    assert [_clients_text(broker) for broker in (our_row, official_row)] == ["4", None]
     assert _clients_text(row(remotingClients="1200", grpcClients="34")) == "1,234, 34 by gRPC"
 
 

@@ -189,11 +189,11 @@ def test_ctrl_c_ends_after_the_message_that_is_being_printed(
         os.kill(os.getpid(), signal.SIGINT)
         return message.body + b"\n"
 
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     with monkeypatch.context() as patch:
         patch.setattr("gateway.admin.commands.consume._choose_renderer", lambda *options, **more: render)
         assert server.run("consume", topic, "--group", group) == "first\n"
-    signal.signal(signal.SIGINT, before)
+    signal.signal(signal.SIGINT, handler)
     assert server.run("consume", topic, "--group", group) == "second\nthird\n"
 
 

@@ -234,10 +234,10 @@ def test_health_checks_controllers_and_replicas(monkeypatch: pytest.MonkeyPatch)
 def test_health_asks_each_controller_once_which_one_leads(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = ControlledCluster()
     health(cluster, monkeypatch)
-    asked = [
+    addresses = [
         address for address, request in cluster.requests if isinstance(request, ControllerGetMetadataInfo)
     ]
-    assert sorted(asked) == sorted(CONTROLLERS)
+    assert sorted(addresses) == sorted(CONTROLLERS)
 
 
 def test_health_of_brokers_without_a_controller_has_no_such_checks(monkeypatch: pytest.MonkeyPatch) -> None:

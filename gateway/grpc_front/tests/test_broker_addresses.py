@@ -100,14 +100,14 @@ class World:
     def __init__(self, rules="", *, local="10.0.0.1", hosts=None, refusing=()):
         self.hosts = {"namesrv.example": ["10.0.0.2"], **(hosts or {})}
         self.refusing = refusing
-        self.opened = []
+        self.addresses = []
         self._local = local
         self.open = guarded_opener(
             BrokerAddresses(parse_rules(rules)), [NAMESRV], self._open_plain, self._resolve
         )
 
     async def _open_plain(self, host, port):
-        self.opened.append((host, port))
+        self.addresses.append((host, port))
         if host in self.refusing:
             raise ConnectionRefusedError(f"{host} refuses")
         address = self.hosts.get(host, [host])[0]
@@ -123,7 +123,7 @@ class World:
 async def test_a_namesrv_is_reached_by_its_name_whatever_the_rules_say():
     world = World("10.9.0.0/16")
     await world.open(*NAMESRV)
-    assert world.opened == [NAMESRV]
+    assert world.addresses == [NAMESRV]
     with pytest.raises(OSError, match="not listed"):
         await world.open(NAMESRV[0], PORT)
 
@@ -136,7 +136,7 @@ async def test_loopback_addresses_are_those_of_brokers_if_the_namesrv_is_on_this
         await world.open("127.0.0.1", PORT)
     await world.open(*NAMESRV)
     await world.open("127.0.0.1", PORT)
-    assert world.opened == [NAMESRV, ("127.0.0.1", PORT)]
+    assert world.addresses == [NAMESRV, ("127.0.0.1", PORT)]
 
 
 @trio_test
@@ -146,7 +146,7 @@ async def test_a_namesrv_elsewhere_names_no_ports_of_this_machine(caplog):
     for _ in range(2):
         with pytest.raises(OSError, match="a loopback address"):
             await world.open("127.0.0.1", 22)
-    assert world.opened == [NAMESRV]
+    assert world.addresses == [NAMESRV]
     assert [record.message for record in caplog.records] == ["address of a broker is not permitted"]
 
 
@@ -165,7 +165,7 @@ async def test_the_address_that_was_checked_is_connected_to():
         "10.0.0.0/8", hosts={"broker-1": ["192.168.0.1", "10.0.0.7", "10.0.0.8"]}, refusing=("10.0.0.7",)
     )
     transport = await world.open("broker-1", PORT)
-    assert world.opened == [("10.0.0.7", PORT), ("10.0.0.8", PORT)]
+    assert world.addresses == [("10.0.0.7", PORT), ("10.0.0.8", PORT)]
     assert transport.remote == ("10.0.0.8", PORT)
 
 

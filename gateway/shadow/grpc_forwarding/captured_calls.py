@@ -63,9 +63,9 @@ class CallCapture:
         self, method: str, connection: int, remote: Host, encoding: str, spawn: Spawn
     ) -> "CallRecorder | None":
         """Return what records a call of this method; None if it is not captured."""
-        recorded = _RECORDED.get(method)
+        kind = _RECORDED.get(method)
         codes = self.codes()
-        if recorded is None or (codes is not None and recorded[2] not in codes):
+        if kind is None or (codes is not None and kind[2] not in codes):
             return None
         return CallRecorder(self, method, connection, remote, encoding, spawn)
 
@@ -196,9 +196,9 @@ class CallRecorder:
         answer: messages.AckMessageResponse | None,
         ending: int | str,
     ) -> Iterator[Exchange]:
-        for number, acknowledged in enumerate(request.entries):
+        for number, ack in enumerate(request.entries):
             try:
-                receipt = MessageReceipt.parse(acknowledged.receipt_handle)
+                receipt = MessageReceipt.parse(ack.receipt_handle)
             except StatusError:
                 self._capture.not_captured += 1
                 continue

@@ -82,10 +82,10 @@ class EndpointTranslation:
             is_changed = self._exchange(request.endpoints)
         else:
             # A queue of a route: its address was learned here.
-            named = request.message_queue.broker.endpoints
-            is_changed = bool(named.addresses)
+            endpoints = request.message_queue.broker.endpoints
+            is_changed = bool(endpoints.addresses)
             if is_changed:
-                named.CopyFrom(self._proxy)
+                endpoints.CopyFrom(self._proxy)
         return bytes(request.SerializeToString()) if is_changed else encoded
 
     def _exchange(self, dialled: messages.Endpoints) -> bool:

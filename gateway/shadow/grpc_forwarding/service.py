@@ -266,9 +266,13 @@ class GrpcForwarder:
             recorder=self._recorder_for(client, method, encoding),
             long_work=self._long_work,
         )
-        pseudo = [field for field in fields if field[0].startswith(b":") and field[0] not in _REPLACED]
-        rest = [field for field in fields if not field[0].startswith(b":")]
-        proxy.open_call(stream_id, encode_fields([*pseudo, *self._replaced_headers, *rest]), AnswerHalf(call))
+        pseudo_fields = [field for field in fields if field[0].startswith(b":") and field[0] not in _REPLACED]
+        plain_fields = [field for field in fields if not field[0].startswith(b":")]
+        proxy.open_call(
+            stream_id,
+            encode_fields([*pseudo_fields, *self._replaced_headers, *plain_fields]),
+            AnswerHalf(call),
+        )
         return RequestHalf(call)
 
     def _local_of(self, client: ClientConnection) -> Host:

@@ -42,10 +42,10 @@ def test_each_row_names_a_figure_of_a_round(monkeypatch, row):
 
 
 def test_chosen_sides_are_started_in_their_order_and_compared(monkeypatch):
-    started = []
+    start_order = []
 
     def start(name):
-        started.append(name)
+        start_order.append(name)
         return GrpcSide(f"side {name}", "", "", "", ())
 
     monkeypatch.setattr(grpc, "STARTS", {name: lambda _, name=name: start(name) for name in grpc.STARTS})
@@ -54,7 +54,7 @@ def test_chosen_sides_are_started_in_their_order_and_compared(monkeypatch):
     )
     result = CliRunner().invoke(grpc.main, ["--sides", "ours, proxy,proxy-official,official"])
     assert result.exit_code == 0
-    assert started == ["ours", "proxy", "proxy-official", "official"]
+    assert start_order == ["ours", "proxy", "proxy-official", "official"]
     assert (
         "| figure | side ours | side proxy | side proxy-official | side official | bar | met |"
         in result.output

@@ -12,23 +12,23 @@ MASTER = Measured("m", "n:1", "m:1", (1,))
 
 def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[list[str], str]:
     """Run the command with played measurements; return the arrangements in turn, and what it prints."""
-    measured: list[str] = []
+    arrangements: list[str] = []
 
     def measure(name: str, durations: LoadDurations) -> Figures:
-        measured.append(name)
+        arrangements.append(name)
         assert (durations == QUICK) == ("--quick" in words)
-        figures = {"rate": 1000.0 * len(measured), "master_us": 5.0}
+        figures = {"rate": 1000.0 * len(arrangements), "master_us": 5.0}
         return figures | ({"second_slave_us": 7.0, "set_changes": 0.0} if name in CONTROLLED else {})
 
     monkeypatch.setattr(replication, "measure", measure)
     result = CliRunner().invoke(replication.main, words)
     assert result.exit_code == 0, result.output
-    return measured, result.output
+    return arrangements, result.output
 
 
 def test_groups_under_controllers_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    measured, printed = run(monkeypatch, "--controlled", "--rounds", "2")
-    assert measured == list(CONTROLLED) * 2
+    arrangements, printed = run(monkeypatch, "--controlled", "--rounds", "2")
+    assert arrangements == list(CONTROLLED) * 2
     assert "| figure | ours-controlled | official-controlled |" in printed
     # Medians of the rounds 1 and 3, and 2 and 4.
     assert "| 64 threads of 128 B, messages/s | 2,000 | 3,000 |" in printed
@@ -36,8 +36,8 @@ def test_groups_under_controllers_take_turns(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_pairs_are_measured_without_a_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    measured, printed = run(monkeypatch, "--quick")
-    assert measured == list(PAIRS)
+    arrangements, printed = run(monkeypatch, "--quick")
+    assert arrangements == list(PAIRS)
     assert "set of replicas" not in printed
 
 
