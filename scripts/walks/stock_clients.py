@@ -129,7 +129,7 @@ class TopicLedger:
         """Return the next message that a producer has to send, if any."""
         with self._lock:
             number = self._started[language]
-            if number >= self.total * self._shares[language] // sum(self._shares.values()):
+            if number >= self._count_due(language):
                 return None
             self._started[language] += 1
             return f"{language} {number}"
@@ -159,8 +159,11 @@ class TopicLedger:
     def is_sent(self) -> bool:
         """Tell whether everything was sent that was to be sent."""
         with self._lock:
-            shares = sum(self._shares.values())
-            return len(self._sent) == sum(self.total * share // shares for share in self._shares.values())
+            return len(self._sent) == sum(map(self._count_due, self._shares))
+
+    def _count_due(self, language: str) -> int:
+        """Return how many messages a producer has to send up to now."""
+        return self.total * self._shares[language] // sum(self._shares.values())
 
     def has_received(self, count: int) -> bool:
         """Tell whether every group has received this number of messages."""
@@ -207,19 +210,19 @@ class TopicLedger:
 class LanguageClients:
     """The producer and the consumer of a topic in one language, which run until the process ends."""
 
-    def __init__(self, language: str, driver: CommandDriver, ledger: TopicLedger, group: str) -> None:
+    def __init__(
+        self, language: str, driver: CommandDriver, ledger: TopicLedger, group: str, endpoint: str
+    ) -> None:
         self._language = language
         self._driver = driver
         self._ledger = ledger
         self._group = group
         self._gate = Gate()
         self._running = ExitStack()
-        self._producer: GrpcProducer
-        self._consumer: GrpcSimpleConsumer
+        self._consumer, self._producer = self._connect(endpoint)
 
-    def start(self, endpoint: str, start_thread: Callable[[Callable[[], None]], None]) -> None:
-        """Start the clients at an endpoint."""
-        self._connect(endpoint)
+    def start(self, start_thread: Callable[[Callable[[], None]], None]) -> None:
+        """Start to send and to receive."""
         for run in (*[self._send_forever] * SENDERS, self._receive_forever):
             start_thread(run)
 
@@ -227,12 +230,14 @@ class LanguageClients:
         """Stop the clients, as a user does to change a setting, and start them at another endpoint."""
         with self._gate.closed():
             self._running.close()
-            self._connect(endpoint)
+            self._consumer, self._producer = self._connect(endpoint)
 
-    def _connect(self, endpoint: str) -> None:
+    def _connect(self, endpoint: str) -> tuple[GrpcSimpleConsumer, GrpcProducer]:
         client = StockGrpcClient(self._driver, endpoint)
-        self._consumer = self._running.enter_context(client.simple(self._group, self._ledger.topic))
-        self._producer = self._running.enter_context(client.producer(self._ledger.topic))
+        return (
+            self._running.enter_context(client.simple(self._group, self._ledger.topic)),
+            self._running.enter_context(client.producer(self._ledger.topic)),
+        )
 
     def _send_forever(self) -> None:
         while True:
@@ -311,11 +316,11 @@ class StockClients:
             self._drivers |= zip(DRIVERS, drivers, strict=True)
         groups = {"java": "billing", "go": "billing", "python": "audit"}
         for language, driver in self._drivers.items():
-            self._clients[language] = LanguageClients(language, driver, self._orders, groups[language])
-            self._clients[language].start(PROXY, self._start_thread)
-        LanguageClients("java", self._drivers["java"], self._bills, "archive").start(
-            PROXY, self._start_thread
-        )
+            clients = LanguageClients(language, driver, self._orders, groups[language], PROXY)
+            self._clients[language] = clients
+            clients.start(self._start_thread)
+        bill_clients = LanguageClients("java", self._drivers["java"], self._bills, "archive", PROXY)
+        bill_clients.start(self._start_thread)
         self._orders.is_trickling = self._bills.is_trickling = True
         self._start_thread(self._trickle)
 
