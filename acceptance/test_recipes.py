@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from acceptance.containers import ROOT
-from compat_tests.endpoints.ours import python_path
+from compat_tests.endpoints.ours import process_environment
 from compat_tests.jars import Unavailable, find_program, tool_environment
 from compat_tests.plugin import skip_or_fail
 
@@ -78,6 +78,6 @@ def test_node(tmp_path: Path) -> None:
     folder = copy_recipe("node", tmp_path)
     run(folder, npm, "install", "--no-audit", "--no-fund", "--silent")
     server = json.dumps([sys.executable, "-m", "gateway.commands.cli"])
-    output = run(folder, npm, "test", ROCKETMQ_SERVER=server, **python_path())
+    output = run(folder, npm, "test", ROCKETMQ_SERVER=server, **process_environment())
     assert "# pass 2" in output
     assert "# fail 0" in output

@@ -18,9 +18,11 @@ The exit status is 1 if a run failed twice.
 import argparse
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import tomllib
@@ -58,6 +60,7 @@ SPARK_KILLS: Final = (f"{SPARK_CASES}/test_kills.py", f"{SPARK_CASES}/test_sink_
 STOP_GRACE_S: Final = 20
 STOP_POLL_S: Final = 0.1
 REPEATED_LINES: Final = 60
+OFFICIAL_DISK_LIMIT_PERCENT: Final = 90
 """Lines of a failed run's output that are printed once more at the end, where a reader of a long log looks first."""
 FUZZED_FRAMES: Final = 20_000
 """Frames against each of the fuzzer's targets, a tenth of them against the gRPC port: about 90 s on two cores."""
@@ -514,6 +517,18 @@ def _chosen(names: Sequence[str], runs: Sequence[Run], left_out: Sequence[str]) 
     return [run for run in runs if run.name in selected and run.name not in left_out]
 
 
+def warn_of_full_disk(directory: str) -> None:
+    """Print a warning if the disk of the test servers' stores is so full that official brokers refuse messages."""
+    usage = shutil.disk_usage(directory)
+    used_percent = 100 - 100 * usage.free // usage.total
+    if used_percent > OFFICIAL_DISK_LIMIT_PERCENT:
+        print(
+            f"warning: the disk of {directory} is {used_percent} percent full, and official brokers refuse messages"
+            f" above {OFFICIAL_DISK_LIMIT_PERCENT} percent: make room, or set TMPDIR to a folder of another disk",
+            flush=True,
+        )
+
+
 def main() -> int:
     """Run what the command line names; return the exit status."""
     parser = argparse.ArgumentParser(
@@ -539,6 +554,7 @@ def main() -> int:
         _list_runs(runs)
         return 0
     chosen = _chosen(arguments.names, runs, arguments.without)
+    warn_of_full_disk(tempfile.gettempdir())
     print(f"{len(chosen)} runs, {arguments.jobs} at a time; each prints when it is done.", flush=True)
     results = Matrix(words[end + 1 :]).run_all(chosen, arguments.jobs)
     for result in results:

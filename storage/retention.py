@@ -36,7 +36,7 @@ class Retention:
 
     def is_disk_full(self, used_percent: float) -> bool:
         """Return True if the disk is so full that messages must be refused."""
-        return used_percent > min(self.config.disk_warning_percent, 90)
+        return used_percent > self.config.disk_warning_percent
 
     def delete_expired(self, used_percent: float, manual: bool, max_files: int | None) -> int:
         """Remove expired files; return the number of commit log files removed.
@@ -49,7 +49,7 @@ class Retention:
         if that is later; the official broker goes by the modification time alone.
         """
         config = self.config
-        forced = config.clean_forcibly_enable and used_percent > min(config.disk_clean_forcibly_percent, 85)
+        forced = config.clean_forcibly_enable and used_percent > config.disk_clean_forcibly_percent
         deleted = 0
         if manual or forced or used_percent > config.disk_max_used_percent or self._is_delete_hour():
             expired_before_ms = self.clock.now_ms() - config.file_reserved_hours * _HOUR_MS

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from compat_tests.endpoints.ours import python_path
+from compat_tests.endpoints.ours import process_environment
 from compat_tests.endpoints.process import ChildProcess
 from compat_tests.server import split_address
 from remoting.blocking import BlockingClient
@@ -34,7 +34,7 @@ class ProcessEndedEarly(Exception):
 def environment(home: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the environment of a process: a home of its own, and every RMQ_GATEWAY_* variable blanked."""
     blank = {name: "" for name in os.environ if name.startswith("RMQ_GATEWAY_") or name == "NAMESRV_ADDR"}
-    return {**blank, **python_path(), "HOME": str(home), **(extra or {})}
+    return {**blank, **process_environment(), "HOME": str(home), **(extra or {})}
 
 
 class Gateway:

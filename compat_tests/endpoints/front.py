@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from compat_tests.endpoints.base import BlockEndpoint, LocalEndpoint
-from compat_tests.endpoints.ours import python_path, wait_ready
+from compat_tests.endpoints.ours import process_environment, wait_ready
 from compat_tests.endpoints.process import ChildProcess
 from compat_tests.jars import Unavailable
 
@@ -64,7 +64,7 @@ class FrontEndpoint(BlockEndpoint):
         command = [sys.executable, "-m", "gateway.commands.cli", self.command, *self.options(), *self.extra]
         log = self.behind.directory / f"{self.command}.log"
         begin = log.stat().st_size if log.exists() else 0
-        self._front = ChildProcess(self.command, command, log, python_path())
+        self._front = ChildProcess(self.command, command, log, process_environment())
         self.ready = wait_ready(log, begin, self.start_timeout_s, self._check_alive)
 
     def kill_front(self) -> None:

@@ -38,6 +38,8 @@ BROKER_SETTINGS = {
     "enablePropertyFilter": "true",
     "traceTopicEnable": "true",
     "diskMaxUsedSpaceRatio": "95",
+    # By default a disk that is 85 percent full costs a store its oldest files; above 90 percent messages are refused.
+    "cleanFileForciblyEnable": "false",
     # By default requests that wait for 200 ms and appends that take 1 s are refused, which happens on a busy machine.
     "brokerFastFailureEnable": "false",
     "osPageCacheBusyTimeOutMills": "10000",

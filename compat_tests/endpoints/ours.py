@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -15,8 +16,10 @@ from compat_tests.endpoints.process import ChildProcess
 from compat_tests.jars import Unavailable
 
 ROOT = Path(__file__).resolve().parents[2]
+# By default, a disk that is 85 percent full costs a store its oldest files; above 90 percent messages are refused.
+FULL_DISK_SETTINGS = {"diskSpaceWarningLevelRatio": "99", "cleanFileForciblyEnable": "false"}
 # Settings the suite needs that our server does not enable by default.
-BROKER_SETTINGS = {"traceTopicEnable": "true"}
+BROKER_SETTINGS = {"traceTopicEnable": "true", **FULL_DISK_SETTINGS}
 
 
 class OursEndpoint(LocalEndpoint):
@@ -55,13 +58,18 @@ class OursEndpoint(LocalEndpoint):
             command += ["--grpc-port", str(self._grpc_port)]
         log = self.directory / "server.log"
         begin = log.stat().st_size if log.exists() else 0
-        self.children.append(ChildProcess("server", [*command, *self.extra], log, python_path()))
+        self.children.append(ChildProcess("server", [*command, *self.extra], log, process_environment()))
         self.ready = wait_ready(log, begin, self.start_timeout_s, self._check_alive)
 
 
-def python_path() -> dict[str, str]:
-    """Return the environment variables a Python child process needs to find our packages."""
-    return {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])}
+def process_environment() -> dict[str, str]:
+    """Return the environment variables of a child process: to find our packages, and to run on a disk nearly full."""
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    variables = {
+        "RMQ_GATEWAY" + re.sub("(^|[A-Z])", r"_\1", key).upper(): value
+        for key, value in FULL_DISK_SETTINGS.items()
+    }
+    return {"PYTHONPATH": os.pathsep.join(paths), **variables}
 
 
 def wait_ready(log: Path, begin: int, timeout_s: float, check: Callable[[], None]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pytest
 
 from compat_tests.clients.request_guard import CLUSTER_WIDE_REQUESTS
 from compat_tests.clients.typed import connect
-from compat_tests.endpoints.ours import OursEndpoint, python_path
+from compat_tests.endpoints.ours import OursEndpoint, process_environment
 from compat_tests.report.runs import Selection, SuiteRun
 from compat_tests.server import eventually
 from compat_tests.tests.recording_proxy import RecordingProxy
@@ -105,7 +105,7 @@ def test_nothing_stays_after_ctrl_c(ours: OursEndpoint, workers: int, tmp_path: 
             stdout=output,
             stderr=output,
             start_new_session=True,
-            env={**os.environ, **python_path()},
+            env={**os.environ, **process_environment()},
         )
     try:
         eventually(lambda: len(list_all(ours)["groups"] - before["groups"]) > 3, 60)

@@ -20,8 +20,10 @@ FILES = ["/s/commitlog/" + f"{number * LOG_FILE_BYTES:020d}" for number in range
 class FullDisk(CrashFiles):
     """Files on a disk that is nearly full."""
 
+    used_ratio = 0.89
+
     def disk_used_ratio(self, path: str) -> float:
-        return 0.89
+        return self.used_ratio
 
 
 def filled(
@@ -73,6 +75,26 @@ def test_the_written_file_stays_when_the_disk_is_nearly_full(count: int) -> None
         store.delete_expired()
     assert readable(store) == list(range(count))[-2:]
     assert store.append(NewMessage("t", 0, body(count), b""))[0] == count
+
+
+@pytest.mark.parametrize(("level", "is_full"), [(88, True), (89, False), (95, False)])
+def test_messages_are_refused_above_the_level_that_is_set(level: int, is_full: bool) -> None:
+    """The official broker takes every level above 90 percent for 90."""
+    files = FullDisk()
+    files.used_ratio = 0.89 if level < 90 else 0.94
+    store = filled(1, files, FakeClock(), disk_warning_percent=level)
+    store.delete_expired()
+    assert store.disk_full == is_full
+
+
+@pytest.mark.parametrize(("level", "deleted"), [(93, 2), (95, 0)])
+def test_files_are_deleted_at_any_age_above_the_level_that_is_set(level: int, deleted: int) -> None:
+    """The official broker takes every level above 85 percent for 85."""
+    files = FullDisk()
+    files.used_ratio = 0.94
+    changes = {"clean_forcibly_enable": True, "disk_clean_forcibly_percent": level}
+    store = filled(2 * PER_FILE + 1, files, FakeClock(), **changes)
+    assert store.delete_expired() == deleted
 
 
 def test_files_that_are_not_old_enough_stay() -> None:

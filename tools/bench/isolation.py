@@ -26,7 +26,7 @@ import click
 from compat_tests.endpoints import ENDPOINT_KINDS, Unavailable, choose_endpoint, exit_on_sigterm
 from compat_tests.endpoints.base import Endpoint
 from compat_tests.endpoints.official import FULL_SPEED, OfficialEndpoint
-from compat_tests.endpoints.ours import OursEndpoint, python_path, wait_ready
+from compat_tests.endpoints.ours import OursEndpoint, process_environment, wait_ready
 from compat_tests.endpoints.process import ChildProcess
 from tools.bench.faulty_target import FAULTS
 from tools.bench.loads import Figures, LoadFailed, run_bench_client
@@ -59,7 +59,7 @@ def start_faulty_target(fault: str, directory: Path, stack: ExitStack) -> str:
     """Start a target with this fault and return its namesrv's address."""
     log = directory / f"target-{fault}.log"
     child = ChildProcess(
-        fault, [sys.executable, "-m", "tools.bench.faulty_target", fault], log, python_path()
+        fault, [sys.executable, "-m", "tools.bench.faulty_target", fault], log, process_environment()
     )
     stack.callback(child.kill)
     return str(wait_ready(log, 0, 30.0, lambda: None)["namesrv"])

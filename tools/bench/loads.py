@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Protocol
 
 from compat_tests.endpoints import Endpoint
-from compat_tests.endpoints.ours import python_path
+from compat_tests.endpoints.ours import process_environment
 from compat_tests.endpoints.probe import Probe, ProbeRefused, queue_count
 from compat_tests.endpoints.process import ChildProcess
 from compat_tests.jars import compile_jar, java_command
@@ -163,7 +163,7 @@ def frame_load(name: str, connections: int, depth: int, size_bytes: int) -> Load
         command = [sys.executable, "-m", "tools.bench.frame_sender", endpoint.broker, topic, *options]
         with Probe(endpoint.broker) as probe, tempfile.TemporaryDirectory(prefix="rocketmq-bench-") as folder:
             probe.send(topic, b"creates the topic")
-            client = ChildProcess("frame_sender", command, Path(folder) / "output.txt", python_path())
+            client = ChildProcess("frame_sender", command, Path(folder) / "output.txt", process_environment())
             try:
                 counter = _QueueCounter(endpoint, probe, topic)
                 return _measure_steady_state(endpoint, client, counter, durations)

@@ -18,7 +18,7 @@ import click
 
 from compat_tests.endpoints import Unavailable, exit_on_sigterm
 from compat_tests.endpoints.official import FULL_SPEED, OfficialEndpoint
-from compat_tests.endpoints.ours import OursEndpoint, python_path, wait_ready
+from compat_tests.endpoints.ours import OursEndpoint, process_environment, wait_ready
 from compat_tests.endpoints.process import ChildProcess
 from tools.bench.capacity import CONNECTIONS, measure_capacity
 from tools.bench.loads import (
@@ -88,7 +88,7 @@ def start_gateway(
     for setting in [*(f"{key}={json.dumps(value)}" for key, value in keys.items()), *sets]:
         command += ["--set", setting]
     log = directory / f"{name.replace(' ', '-')}.log"
-    child = ChildProcess(name, command, log, python_path())
+    child = ChildProcess(name, command, log, process_environment())
     stack.callback(child.terminate, 10)
     ready = wait_ready(log, 0, 30.0, lambda: None)
     return MeasuredSetup(name, str(ready["namesrv"]), primary.broker, [child], ready=ready)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from compat_tests.clients.typed import bodies, connect, create_topic, iter_queue, pull, send
-from compat_tests.endpoints.ours import python_path
+from compat_tests.endpoints.ours import process_environment
 from compat_tests.endpoints.process import ChildProcess
 from compat_tests.server import ServerUnderTest, eventually
 from remoting.blocking import BlockingClient
@@ -135,7 +135,7 @@ class HealthyClient:
         self._log = directory / "healthy.log"
         command = [sys.executable, "-m", "tools.fuzz.healthy_client", namesrv, broker]
         command += [grpc] if grpc else []
-        self._child = ChildProcess("healthy", command, self._log, python_path())
+        self._child = ChildProcess("healthy", command, self._log, process_environment())
         eventually(lambda: STARTED in self._log.read_text() or self._child.exit_code() is not None, 30)
 
     def finish(self) -> HealthyReport:

@@ -7,7 +7,7 @@ import sys
 import pyarrow as pa
 
 from compat_tests.clients.typed import connect, create_topic, send_many, send_readable
-from compat_tests.endpoints.ours import python_path
+from compat_tests.endpoints.ours import process_environment
 from compat_tests.server import ServerUnderTest, split_address
 from spark.endpoint import ClusterEndpoint
 from spark.pull.range_reader import read_ranges
@@ -65,7 +65,7 @@ def test_memory_is_bounded_with_the_largest_messages(server: ServerUnderTest) ->
         "count": LARGE,
     }
     command = [sys.executable, "-c", READER, json.dumps(given)]
-    done = subprocess.run(command, env=python_path(), capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, env=process_environment(), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     total, grown = json.loads(done.stdout)
     assert total > LARGE * LARGE_BYTES

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from compat_tests.clients.typed import connect, create_topic, iter_queue
-from compat_tests.endpoints.ours import OursEndpoint, python_path
+from compat_tests.endpoints.ours import OursEndpoint, process_environment
 from compat_tests.server import ServerUnderTest, eventually
 
 pytestmark = pytest.mark.ours_only
@@ -35,7 +35,7 @@ def start(directory: Path, broker: OursEndpoint, topic: str) -> subprocess.Popen
     }
     command = [sys.executable, "-m", "spark.tests.cases.staging_driver", json.dumps(given)]
     with (directory / "log").open("ab") as log:
-        return subprocess.Popen(command, stdout=log, stderr=log, env=python_path())
+        return subprocess.Popen(command, stdout=log, stderr=log, env=process_environment())
 
 
 def committed(directory: Path) -> int:
