@@ -40,6 +40,8 @@ Outcome = tuple[int, str | None, dict[str, str], Any]
 ANSWER_TIMEOUT_S = 10.0
 MOMENT_MS = 1
 """The time-out of a heartbeat after which the broker is dead at once."""
+WITHOUT_SCANS = {"scanNotActiveBrokerInterval": "3600000"}
+"""A scan between two requests takes the dead broker away, and the official controller then closes its connection."""
 
 
 def heartbeat(
@@ -235,7 +237,10 @@ def outcome(controller: BlockingClient, request: Request[Any]) -> Outcome:
 
 @pytest.fixture(scope="module")
 def official(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with available(), OfficialController(tmp_path_factory.mktemp("official")) as controller:
+    with (
+        available(),
+        OfficialController(tmp_path_factory.mktemp("official"), WITHOUT_SCANS) as controller,
+    ):
         yield controller.address
 
 
@@ -244,6 +249,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     address = f"127.0.0.1:{free_port()}"
     arguments = ["--memory", "--host", "127.0.0.1", "--set", f"controllerDLegerPeers=n0-{address}"]
     arguments += ["--set", "controllerDLegerGroup=group"]
+    arguments += [word for key, value in WITHOUT_SCANS.items() for word in ("--set", f"{key}={value}")]
     directory: Path = tmp_path_factory.mktemp("ours")
     with Gateway(directory, *arguments, command="controller"):
         eventually(lambda: is_settled(address), 15)
