@@ -201,6 +201,11 @@ class JavaPushConsumer:
         """Return all deliveries so far, once there are `count` of them or the time is up."""
         return self.driver.wait_for("push.received", self.name, count, timeout_s)
 
+    def take(self, limit: int) -> list[dict[str, Any]]:
+        """Return at most `limit` of the oldest deliveries; the client forgets them."""
+        result: list[dict[str, Any]] = self.driver.call("push.take", name=self.name, limit=limit)
+        return result
+
     def queues(self) -> list[dict[str, Any]]:
         """Return the queues assigned to this consumer."""
         result: list[dict[str, Any]] = self.driver.call("push.queues", name=self.name)

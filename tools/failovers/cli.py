@@ -99,13 +99,19 @@ def main(
                     rows.append(row)
                     if results is not None:
                         results.write_text(json.dumps([asdict(item) for item in rows], indent=1))
-                for client, text in running.traffic.judge_consumers().items():
-                    click.echo(f"{group} under {kind}, {client}: {text}", err=True)
+                consumers = RoundResult(group, kind, "consumers at the end")
+                for client, counts in running.traffic.judge_consumers().items():
+                    click.echo(f"{group} under {kind}, {client}: {counts}", err=True)
+                    if counts.missing and group == "ours":
+                        consumers.problems.append(f"{client}: {counts}")
+                if consumers.problems:
+                    rows.append(consumers)
         except Unavailable as error:
             raise click.ClickException(f"cannot run: {error}") from error
         except TROUBLE as error:
-            click.echo(f"{group} under {kind}: cannot start: {error}", err=True)
-            rows.append(RoundResult(group, kind, "start", problems=[f"stuck: {error}"]))
+            step = "start" if len(rows) == begin else "end"
+            click.echo(f"{group} under {kind}: stuck at its {step}: {error!r}", err=True)
+            rows.append(RoundResult(group, kind, step, problems=[f"stuck: {error!r}"]))
         if keep and any(row.problems for row in rows[begin:]):
             click.echo(f"files: {directory}", err=True)
         else:

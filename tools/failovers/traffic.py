@@ -10,7 +10,7 @@ from compat_tests.cases.conftest import warm_up
 from compat_tests.cases.grpc_fixtures import start_grpc_driver
 from compat_tests.clients.driver import JavaDriver
 from compat_tests.clients.grpc_api import StockGrpcClient
-from compat_tests.clients.java_api import JavaClient, JavaPushConsumer
+from compat_tests.clients.java_api import JavaClient
 from compat_tests.clients.typed import connect, create_group, has_route, topic_request
 from compat_tests.endpoints.proxy import OfficialProxy
 from compat_tests.server import eventually
@@ -19,7 +19,9 @@ from tools.failovers.readers import BrokerReader, ReadMessages
 from tools.failovers.timeline import Timeline
 from tools.pairings.load import (
     GRPC_TOPIC,
+    DeliveryCounts,
     GrpcTraffic,
+    JavaDeliveries,
     JavaSender,
     SenderLoad,
     TypedSender,
@@ -52,7 +54,7 @@ class ClientTraffic:
     def __init__(self, cluster: FailoverCluster, clients: tuple[str, ...], stack: ExitStack) -> None:
         self.history, self.load, self.messages = Timeline(), SenderLoad(), ReadMessages()
         self._cluster, self._stack = cluster, stack
-        self._consumers: dict[str, JavaPushConsumer] = {}
+        self._deliveries: dict[str, JavaDeliveries] = {}
         self._grpc: GrpcTraffic | None = None
         stack.callback(self.load.close)
         versions = [client for client in clients if client != GRPC]
@@ -93,7 +95,7 @@ class ClientTraffic:
         name = f"{_group(version)}-producers"
         self._stack.enter_context(client.producer(name, pollNameServerInterval=1000, sendMsgTimeout=4000))
         consumer = client.push(_group(version), TOPIC, orderly=version == "4.9.8")
-        self._consumers[version] = self._stack.enter_context(consumer)
+        self._deliveries[version] = JavaDeliveries(self._stack.enter_context(consumer))
         self.load.add(number, JavaSender(client, name, self.history).send, PAUSE_S)
 
     def _start_grpc(self) -> None:
@@ -111,10 +113,12 @@ class ClientTraffic:
         with self.load.running():
             eventually(lambda: self.history.accepted(begun_s), 60)
             yield
+        for deliveries in self._deliveries.values():
+            deliveries.take()
 
-    def judge_consumers(self) -> dict[str, str]:
-        """Wait until the consumers have everything that was acknowledged; return what each lacks, in words."""
-        return judge_consumers(self.history.promised_bodies(), self._consumers, self._grpc, DRAIN_S)
+    def judge_consumers(self) -> dict[str, DeliveryCounts]:
+        """Wait until the consumers have everything that was acknowledged; return what each got."""
+        return judge_consumers(self.history.promised_bodies(), self._deliveries, self._grpc, DRAIN_S)
 
 
 def _group(version: str) -> str:

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Final
 
 from compat_tests.clients.command_driver import StockClientError
@@ -26,6 +27,7 @@ GRPC_TOPIC: Final = "PairingGrpc"
 ANSWER_TIMEOUT_S: Final = 4.0
 RETRY_S: Final = 0.1
 BODY_BYTES: Final = 700
+DELIVERIES_AT_ONCE: Final = 5_000
 STATUS_CODES: Final = {
     "SEND_OK": 0, "FLUSH_DISK_TIMEOUT": 10, "SLAVE_NOT_AVAILABLE": 11, "FLUSH_SLAVE_TIMEOUT": 12,
 }  # fmt: skip
@@ -158,10 +160,20 @@ class JavaSender:
         self._history.note_answer(body, answer["offset"], STATUS_CODES[answer["status"]])
 
 
-def describe_deliveries(promised: set[bytes], counts: Counter[bytes]) -> str:
-    """Return in words how many messages a consumer got, lacks, and got again."""
-    missing, again = len(promised - counts.keys()), counts.total() - len(counts)
-    return f"{len(counts):,} received, {missing} missing, {again} again"
+@dataclass(frozen=True, slots=True)
+class DeliveryCounts:
+    """Numbers of messages: those that a consumer got, those that it lacks, and deliveries of those it had already."""
+
+    received: int
+    missing: int
+    again: int
+
+    def __str__(self) -> str:
+        return f"{self.received:,} received, {self.missing} missing, {self.again} again"
+
+
+def count_deliveries(promised: set[bytes], counts: Counter[bytes]) -> DeliveryCounts:
+    return DeliveryCounts(len(counts), len(promised - counts.keys()), counts.total() - len(counts))
 
 
 class GrpcTraffic:
@@ -212,20 +224,32 @@ class GrpcTraffic:
                     time.sleep(RETRY_S)
 
 
+class JavaDeliveries:
+    """Deliveries to a stock Java consumer, taken from it now and then: those of an hour outgrow its memory."""
+
+    def __init__(self, consumer: JavaPushConsumer) -> None:
+        self._consumer = consumer
+        self.counts: Counter[bytes] = Counter()
+
+    def take(self) -> None:
+        while messages := self._consumer.take(DELIVERIES_AT_ONCE):
+            self.counts.update(message["body"].encode() for message in messages)
+
+
 def judge_consumers(
-    promised: set[bytes], consumers: Mapping[str, JavaPushConsumer], grpc: GrpcTraffic | None, drain_s: float
-) -> dict[str, str]:
-    """Wait until all consumers have what was promised, stock Java ones by version; return what each got, in words."""
-    texts: dict[str, str] = {}
-    for version, consumer in consumers.items():
-        counts: Counter[bytes] = Counter()
+    promised: set[bytes], deliveries: Mapping[str, JavaDeliveries], grpc: GrpcTraffic | None, drain_s: float
+) -> dict[str, DeliveryCounts]:
+    """Wait until all consumers have what was promised, stock Java ones by version; return what each got."""
+    counts: dict[str, DeliveryCounts] = {}
+    for version, received in deliveries.items():
         deadline_s = time.monotonic() + drain_s
-        while promised - counts.keys() and time.monotonic() < deadline_s:
+        received.take()
+        while promised - received.counts.keys() and time.monotonic() < deadline_s:
             time.sleep(1)
-            counts = Counter(message["body"].encode() for message in consumer.received(0, 0))
-        texts[f"Java {version}"] = describe_deliveries(promised, counts)
+            received.take()
+        counts[f"Java {version}"] = count_deliveries(promised, received.counts)
     if grpc is not None:
         with suppress(AssertionError):
             eventually(lambda: not grpc.acknowledged - grpc.received.keys(), drain_s)
-        texts["gRPC"] = describe_deliveries(grpc.acknowledged, grpc.received)
-    return texts
+        counts["gRPC"] = count_deliveries(grpc.acknowledged, grpc.received)
+    return counts

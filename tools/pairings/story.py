@@ -20,7 +20,7 @@ from compat_tests.cases.grpc_fixtures import start_grpc_driver
 from compat_tests.clients.command_driver import StockClientError
 from compat_tests.clients.driver import JavaDriver
 from compat_tests.clients.grpc_api import StockGrpcClient
-from compat_tests.clients.java_api import JavaClient, JavaPushConsumer
+from compat_tests.clients.java_api import JavaClient
 from compat_tests.clients.typed import connect, create_group, has_route, send_request, topic_request
 from compat_tests.endpoints.ports import find_ports
 from compat_tests.endpoints.proxy import OfficialProxy
@@ -31,6 +31,7 @@ from tools.pairings.history import SEND_OK, Judgement, SendHistory
 from tools.pairings.load import (
     GRPC_TOPIC,
     GrpcTraffic,
+    JavaDeliveries,
     JavaSender,
     SenderLoad,
     TypedSender,
@@ -147,7 +148,7 @@ class Pairing:
         stack.callback(self._master.kill)
         stack.callback(self._slave.kill)
         stack.callback(self._load.close)
-        self._consumers: dict[str, JavaPushConsumer] = {}
+        self._deliveries: dict[str, JavaDeliveries] = {}
         self._grpc: GrpcTraffic | None = None
 
     # -- the story -----------------------------------------------------------------------------------------
@@ -229,7 +230,7 @@ class Pairing:
         name = f"{_group(version)}-producers"
         self._stack.enter_context(client.producer(name, pollNameServerInterval=1000, sendMsgTimeout=4000))
         consumer = client.push(_group(version), TOPIC, orderly=version == "4.9.8")
-        self._consumers[version] = self._stack.enter_context(consumer)
+        self._deliveries[version] = JavaDeliveries(self._stack.enter_context(consumer))
         self._load.add(STOCK_PRODUCERS[version], JavaSender(client, name, self._history).send, 0.02)
 
     def _start_grpc(self) -> bool:
@@ -432,7 +433,8 @@ class Pairing:
 
     def _judge_clients(self) -> str:
         """Wait until the consumers have everything that was acknowledged; count what they got more than once."""
-        texts = judge_consumers(self._history.promised_bodies(), self._consumers, self._grpc, DRAIN_S)
+        counts = judge_consumers(self._history.promised_bodies(), self._deliveries, self._grpc, DRAIN_S)
+        texts = {client: str(deliveries) for client, deliveries in counts.items()}
         self.row.cells.update(texts)
         return "; ".join(f"{client}: {text}" for client, text in texts.items())
 

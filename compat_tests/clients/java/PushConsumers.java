@@ -42,6 +42,8 @@ final class PushConsumers {
         });
         CommandLoop.OPERATIONS.put("push.received", command -> SESSIONS.get(command.getString("name"))
             .received(command.getIntValue("count"), command.getLongValue("timeout")));
+        CommandLoop.OPERATIONS.put("push.take", command -> SESSIONS.get(command.getString("name"))
+            .take(command.getIntValue("limit")));
         CommandLoop.OPERATIONS.put("push.queues", command -> SESSIONS.get(command.getString("name")).queues());
         CommandLoop.OPERATIONS.put("push.suspend", command -> {
             DefaultMQPushConsumer consumer = SESSIONS.get(command.getString("name")).consumer;
@@ -137,6 +139,16 @@ final class PushConsumers {
             boolean good = accept(messages);
             context.setSuspendCurrentQueueTimeMillis(100);
             return good ? ConsumeOrderlyStatus.SUCCESS : ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT;
+        }
+
+        /** Returns the oldest deliveries, and forgets them. */
+        Object take(int limit) {
+            synchronized (received) {
+                List<Map<String, Object>> oldest = received.subList(0, Math.min(limit, received.size()));
+                List<Map<String, Object>> taken = new ArrayList<>(oldest);
+                oldest.clear();
+                return taken;
+            }
         }
 
         Object received(int count, long timeout) throws InterruptedException {
