@@ -446,6 +446,15 @@ class SimBroker:
         assert self._nursery is not None
         self._nursery.cancel_scope.cancel()
 
+    def spare(self) -> None:
+        """Let the process live on that was to die in its next file operations.
+
+        If it has died, it does not come to life again: a thread that waits for a slow disk may be all that is left.
+        """
+        if self.files.operations_left == 0 and self.is_up:
+            self.kill(lose_power=False)
+        self.files.operations_left = None
+
     async def wait_ended(self) -> None:
         await self._ended.wait()
 

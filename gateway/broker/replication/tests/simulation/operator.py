@@ -291,7 +291,7 @@ class Operator(BrokerGroup):
             await self._ask(old, HandOverBroker(slave_address=f"{new.name}:{PORT}", timeout_millis=5000))
             nursery.cancel_scope.cancel()
         for broker in (old, new):
-            broker.files.operations_left = None
+            broker.spare()
         await self._settle_roles(old, new)
 
     async def _keep_up(self, broker: SimBroker) -> None:
