@@ -7,7 +7,8 @@ import pytest
 import trio
 
 from gateway.broker.replication.tests.simulation.brokers import SimBroker
-from gateway.broker.replication.tests.simulation.history import History
+from gateway.broker.replication.tests.simulation.clients import DELAYED, ENDED
+from gateway.broker.replication.tests.simulation.history import History, Queue
 from gateway.broker.replication.tests.simulation.network import Network
 from gateway.broker.replication.tests.simulation.story import run_seed
 from gateway.config.replication import Role
@@ -60,3 +61,41 @@ def test_a_process_that_died_at_work_is_not_spared() -> None:
 
     with quiet_servers():
         run_seeded(1, run)
+
+
+def history_of_resent(body: bytes, queue: Queue) -> History:
+    """Return a history in which a message was stored between 500 and 700 perhaps, and at 900, acknowledged, again."""
+    history = History()
+    for other, end in ((b"p1-0 plain ", 500), (b"p1-1 plain ", 700)):
+        history.note_attempt(other, ("a", 0))
+        history.note_answer(other, 0, end, end, 0)
+        if end == 500:
+            history.note_attempt(body, queue)
+    history.note_attempt(body, queue)
+    history.note_answer(body, 0, 0, 900, 0, waits=True)
+    return history
+
+
+@pytest.mark.parametrize(("expired_end", "is_missing"), [(0, True), (500, True), (600, False), (1000, False)])
+def test_a_transaction_that_was_sent_again_may_have_come_earlier(expired_end: int, is_missing: bool) -> None:
+    """Its first copy may have been committed although its send was not answered: the second one is dropped then."""
+    body = b"p0-1 asked "
+    history = history_of_resent(body, ENDED)
+    assert history.missing(set(), expired_end) == [body] * is_missing
+    assert not history.missing({body}, expired_end)
+
+
+@pytest.mark.parametrize("expired_end", [0, 600, 899])
+def test_a_delayed_message_that_was_sent_again_comes_again(expired_end: int) -> None:
+    body = b"p0-1 level "
+    assert history_of_resent(body, DELAYED).missing(set(), expired_end) == [body]
+    assert not history_of_resent(body, DELAYED).missing(set(), 900)
+
+
+def test_a_transaction_that_was_sent_once_comes_after_its_half_message() -> None:
+    body = b"p0-1 asked "
+    history = History()
+    history.note_attempt(body, ENDED)
+    history.note_answer(body, 0, 0, 900, 0, waits=True)
+    assert history.missing(set(), 899) == [body]
+    assert not history.missing(set(), 900)

@@ -30,6 +30,9 @@ class History:
 
     sent: dict[bytes, Queue] = field(default_factory=dict)
     attempts: dict[bytes, int] = field(default_factory=lambda: defaultdict(int))
+    stored_from: dict[bytes, int] = field(
+        default_factory=dict
+    )  # a physical offset before whatever the attempts may have stored
     promised: dict[Place, bytes] = field(
         default_factory=dict
     )  # acknowledged as the mode of the cluster requires
@@ -57,6 +60,7 @@ class History:
     def note_attempt(self, body: bytes, queue: Queue) -> None:
         self.sent[body] = queue
         self.attempts[body] += 1
+        self.stored_from[body] = min(self.promised_end, self.stored_from.get(body, self.promised_end))
 
     def note_answer(
         self, body: bytes, code: int, offset: int, end: int, breaks: int, *, waits: bool = False
@@ -164,9 +168,18 @@ class History:
         """Return the messages that wait and are not among those that came. Those that expired need not come."""
         return [
             body
-            for body, end in self.waiting.items()
-            if body not in bodies and end > expired_end and not is_dropped(body)
+            for body in self.waiting
+            if body not in bodies and self._first_offset(body) >= expired_end and not is_dropped(body)
         ]
+
+    def _first_offset(self, body: bytes) -> int:
+        """Return a physical offset before or in the message that waits, from which on it can have come.
+
+        Of a half message that was sent more than once, an earlier copy may have been committed. A new master then drops
+        the acknowledged copy, because it finds the real message.
+        """
+        is_half = self.sent[body][0] == "x"
+        return self.stored_from[body] if is_half and self.attempts[body] > 1 else self.waiting[body] - 1
 
     def unpopped(self, expired_end: int) -> list[bytes]:
         """Return the messages that were to be popped, and that nobody has got and acked."""
