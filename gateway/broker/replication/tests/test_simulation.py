@@ -13,6 +13,7 @@ from gateway.broker.replication.tests.simulation.network import Network
 from gateway.broker.replication.tests.simulation.story import run_seed
 from gateway.config.replication import Role
 from gateway.tests.seeds import quiet_servers, run_seeded, run_seeds, trace_seed
+from storage.crash_files import ProcessKilled
 
 SEEDS = int(os.environ.get("SIMULATION_SEEDS", "120"))
 SEEDS_PER_TEST = 20
@@ -32,13 +33,45 @@ def test_a_seed_replays_exactly(seed: int) -> None:
     assert len(first) > 5
 
 
-def test_a_process_that_died_at_work_is_not_spared() -> None:
-    """A thread that waits for a slow disk puts its end off; nobody would start the broker again after that."""
+def new_broker() -> SimBroker:
+    """Return a broker whose process was not started yet."""
     randomness = random.Random(1)
-    broker = SimBroker(
+    return SimBroker(
         "A", 1, Network(randomness), randomness, {}, history=History(), note_role=lambda broker: None,
         choose_id=lambda broker: 1, trace=lambda event: None,
     )  # fmt: skip
+
+
+def test_a_process_that_dies_in_a_file_operation_has_ended_at_once() -> None:
+    broker = new_broker()
+
+    async def run() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(broker.run_process, Role.MASTER)
+            while not broker.is_serving:
+                await trio.sleep(0.1)
+            # A thread that waits for the disk is not ended by an exception beside it.
+            broker.disk_delay_s = 60.0
+            await trio.sleep(10)
+            died_s = trio.current_time()
+            broker.files.operations_left = 0
+            assert broker.is_serving, "it lives until it begins an operation"
+            with pytest.raises(ProcessKilled):
+                broker.files.reserve("file", 1)
+            broker.files.operations_left = None
+            assert broker.is_killed
+            assert not broker.is_serving
+            await broker.wait_ended()
+            assert trio.current_time() == died_s
+            nursery.cancel_scope.cancel()
+
+    with quiet_servers():
+        run_seeded(1, run)
+
+
+def test_a_process_that_died_at_work_is_not_spared() -> None:
+    """A thread that waits for a slow disk puts its end off; nobody would start the broker again after that."""
+    broker = new_broker()
 
     async def run() -> None:
         async with trio.open_nursery() as nursery:

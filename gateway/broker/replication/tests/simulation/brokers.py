@@ -80,12 +80,21 @@ class SimClock:
 
 
 class SimFiles(CrashFiles):
-    """Files on a disk of which a test says how full it is."""
+    """Files on a disk of which a test says how full it is. ``on_killed`` hears of a death in an operation, at once."""
 
     used_ratio = 0.0
+    on_killed: Callable[[], None] | None = None
 
     def disk_used_ratio(self, path: str) -> float:
         return self.used_ratio
+
+    def _begin_operation(self) -> None:
+        try:
+            super()._begin_operation()
+        except ProcessKilled:
+            if self.on_killed is not None:
+                self.on_killed()
+            raise
 
 
 class SimService(BrokerService):
@@ -140,7 +149,7 @@ class SimBroker:
         self.role = Role.SLAVE
         self._configured: BrokerConfig | None = None
         self.clock = SimClock()
-        self.files = SimFiles()
+        self._insert_disk(SimFiles())
         self.disk_delay_s = 0.0
         self._is_disk_waited_for = False
         self.is_up = False
@@ -222,7 +231,7 @@ class SimBroker:
     @property
     def is_killed(self) -> bool:
         """True once the process runs no more, although its tasks may still be unwound."""
-        return self._power_lost is not None or self.files.operations_left == 0
+        return self._power_lost is not None
 
     # -- processes --
 
@@ -349,6 +358,10 @@ class SimBroker:
         self._network.end_connections(self.name, silently=lose_power and self._randomness.random() < 0.7)
         files = self.files.crash(self._randomness, lose_unflushed=lose_power)
         files.used_ratio = self.files.used_ratio
+        self._insert_disk(files)
+
+    def _insert_disk(self, files: SimFiles) -> None:
+        files.on_killed = self._die
         self.files = files
 
     def forget_tables(self) -> None:
@@ -359,7 +372,7 @@ class SimBroker:
 
     def wipe(self) -> None:
         """Begin anew with an empty disk, as the operator does with a slave that cannot follow."""
-        self.files = SimFiles()
+        self._insert_disk(SimFiles())
         self.is_complete = False
         self.forget_tables()
 
@@ -439,6 +452,19 @@ class SimBroker:
     def kill(self, *, lose_power: bool) -> None:
         """End the process at once; with ``lose_power`` what was not flushed may be lost."""
         self._trace(f"{self.name} {'loses power' if lose_power else 'is killed'}")
+        self._end_at_once(lose_power=lose_power)
+
+    def _die(self) -> None:
+        """End the process in the middle of a file operation.
+
+        Its exception alone would end the process only when the tasks beside it are unwound: a shielded one, which
+        waits for a slow disk, takes seconds, in which the other tasks would serve, and be judged.
+        """
+        if not self.is_killed:
+            self._trace(f"{self.name} dies in a file operation")
+            self._end_at_once(lose_power=False)
+
+    def _end_at_once(self, *, lose_power: bool) -> None:
         self._power_lost = lose_power
         self.is_up = False
         for thread in self._threads:
@@ -449,7 +475,8 @@ class SimBroker:
     def spare(self) -> None:
         """Let the process live on that was to die in its next file operations.
 
-        If it has died, it does not come to life again: a thread that waits for a slow disk may be all that is left.
+        It dies here if its next operation was to be the last: a thread that waits for a slow disk may be about to begin
+        that.
         """
         if self.files.operations_left == 0 and self.is_up:
             self.kill(lose_power=False)

@@ -145,7 +145,6 @@ class BrokerGroup:
             files.operations_left = self._randomness.randrange(6)
             with trio.move_on_after(2):
                 await broker.wait_ended()
-                self._trace(f"{broker.name} died in the middle of its work")
                 return
             files.operations_left = None
         if broker.is_up:
