@@ -8,6 +8,7 @@ import trio
 from gateway.broker.replication.tests.controlled_simulation.brokers import ControlledBroker
 from gateway.broker.replication.tests.simulation.network import Network
 from gateway.config.controller import ControllerConfig
+from gateway.controller.rules import replicas_of
 from gateway.controller.tests.simulation.controllers import LIMITS, PORT, SimController
 from gateway.controller.tests.simulation.group import ControllerGroup
 from gateway.controller.tests.simulation.laws import Laws
@@ -64,6 +65,20 @@ class BrokerControllers(ControllerGroup):
         for broker in self._brokers:
             if broker.address == address:
                 broker.start_request("controller", request, lambda outcome: None)
+
+    def ids_in_sync(self) -> set[int | None]:
+        """Return the replicas that the leading controller answers are alive and in sync.
+
+        It hears some moments after the store has a change that it is stored.
+        """
+        leader = self.leader
+        if leader is None or leader.controller is None:
+            return set()
+        controller = leader.controller
+        sets = {broker_set.name: broker_set for broker_set in controller.broker_sets()}
+        answers = replicas_of(sets, controller.liveness).replicas_info_table.values()
+        replicas = (replica for answer in answers for replica in answer.in_sync_replicas)
+        return {replica.broker_id for replica in replicas if replica.alive}
 
     def cut(self, ways: Iterable[tuple[str, str]]) -> None:
         """Let nothing through from one machine to another one, on both networks."""

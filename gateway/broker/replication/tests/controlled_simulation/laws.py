@@ -60,5 +60,9 @@ class ElectionLaws(Laws):
 
     def is_in_set(self, broker_id: int | None) -> bool:
         """Tell whether a replica is in sync, as it is stored."""
+        return broker_id in self.ids_in_sync()
+
+    def ids_in_sync(self) -> frozenset[int]:
+        """Return the replicas in sync, as they are stored."""
         newest: BrokerSet | None = self.newest
-        return newest is not None and broker_id in newest.sync_set
+        return frozenset() if newest is None else newest.sync_set

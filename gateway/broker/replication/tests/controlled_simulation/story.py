@@ -155,9 +155,8 @@ class ControlledStory(GroupStory):
         return ""
 
     def _is_in_sync(self) -> bool:
-        newest = self.laws.newest
         ids = {broker.controller_id for broker in self.group.replicas}
-        return super()._is_in_sync() and newest is not None and newest.sync_set == ids
+        return super()._is_in_sync() and ids == self.laws.ids_in_sync() == self.controllers.ids_in_sync()
 
     def _judge(self) -> None:
         super()._judge()
