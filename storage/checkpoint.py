@@ -22,7 +22,8 @@ class StoreCheckpoint:
 
     ``log_timestamp`` and ``queues_timestamp``: messages stored up to this time, in ms, are on the disk, and an official
     broker that recovers the store need not index them. ``confirm_offset``: messages below this physical offset are on
-    the disk together with their queue entries; 0 if that is not known.
+    the disk together with their queue entries; 0 if that is not known. ``durable_confirm_offset`` is the one that the
+    file on the disk has.
 
     ``index_timestamp`` is the end time of the index files, whether they are on the disk or not: after a crash an
     official broker deletes each file that ends later. ``index_flushed_until`` is ours: the time up to which they are on
@@ -34,6 +35,7 @@ class StoreCheckpoint:
         "_files",
         "_path",
         "confirm_offset",
+        "durable_confirm_offset",
         "index_flushed_until",
         "index_timestamp",
         "log_timestamp",
@@ -50,6 +52,7 @@ class StoreCheckpoint:
         fields = CHECKPOINT_FIELDS.unpack_from(buffer)
         self.log_timestamp, self.queues_timestamp, self.index_timestamp = fields[:3]
         self.master_offset, self.confirm_offset = fields[3:]
+        self.durable_confirm_offset: int = self.confirm_offset
         (flushed_until,) = _TIME.unpack_from(buffer, _INDEX_FLUSHED_AT)
         self.index_flushed_until = flushed_until or self.index_timestamp
 
@@ -84,10 +87,14 @@ class StoreCheckpoint:
     def write(self) -> None:
         """Block until the numbers are on the disk. They share one disk sector, so they change together."""
         buffer = self._file.buffer
+        confirm_offset = self.confirm_offset
+        # Lowered before, raised after: retention reads it in another thread.
+        self.durable_confirm_offset = min(self.durable_confirm_offset, confirm_offset)
         _TIMES.pack_into(buffer, 0, self.log_timestamp, self.queues_timestamp)
-        _OFFSETS.pack_into(buffer, _OFFSETS_AT, self.master_offset, self.confirm_offset)
+        _OFFSETS.pack_into(buffer, _OFFSETS_AT, self.master_offset, confirm_offset)
         _TIME.pack_into(buffer, _INDEX_FLUSHED_AT, self.index_flushed_until)
         self._files.flush(self._path)
+        self.durable_confirm_offset = confirm_offset
 
     def close(self) -> None:
         self._file.close()

@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass
 
 from codec.java_numbers import parse_integer_or
+from storage.checkpoint import StoreCheckpoint
 from storage.clock import Clock
 from storage.commit_log import CommitLog
 from storage.config import StoreConfig
@@ -29,6 +30,7 @@ class Retention:
     clock: Clock
     commit_log: CommitLog
     index: MessageIndex
+    checkpoint: StoreCheckpoint
 
     def disk_used_percent(self) -> float:
         """Return the used part of the commit log's disk, in percent."""
@@ -44,7 +46,8 @@ class Retention:
         Files older than ``file_reserved_hours`` are removed in the ``delete_when`` hours of the local day, when the
         disk is fuller than ``disk_max_used_percent``, or on request (``manual``). Above
         ``disk_clean_forcibly_percent`` the oldest files are removed whatever their age. The written file always
-        stays. At most ``max_files`` are removed; None means ``delete_files_max``.
+        stays, and so does a file that the checkpoint does not cover yet. At most ``max_files`` are removed; None means
+        ``delete_files_max``.
         Deviation: a file's age counts from the first message of the next file, or from the file's modification time
         if that is later; the official broker goes by the modification time alone.
         """
@@ -55,7 +58,7 @@ class Retention:
             expired_before_ms = self.clock.now_ms() - config.file_reserved_hours * _HOUR_MS
             max_files = config.delete_files_max if max_files is None else max_files
             while deleted < max_files and (forced or self._first_file_ended_before(expired_before_ms)):
-                if not self._delete_first_file():
+                if not self._is_first_file_covered() or not self._delete_first_file():
                     break
                 deleted += 1
         if deleted:
@@ -90,6 +93,15 @@ class Retention:
         # A message that was appended with another broker's store timestamp may look older than it is here, so the
         # file's modification time must be old enough as well.
         return self.files.modified_ms(commit_log.path(commit_log.first_base)) <= timestamp_ms
+
+    def _is_first_file_covered(self) -> bool:
+        """Return True if the queue entries of all messages of the first file survive a crash.
+
+        Recovery builds the entries that the checkpoint does not cover from the log. Without the messages, their queues
+        would end earlier, and give out the same offsets once more.
+        """
+        end = self.commit_log.first_base + self.commit_log.file_bytes
+        return end <= self.checkpoint.durable_confirm_offset
 
     def _delete_first_file(self) -> bool:
         if self.commit_log.first_base >= self.commit_log.base:

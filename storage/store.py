@@ -158,7 +158,7 @@ class MessageStore:
         self._queues = self._queue_set.by_key
         self._writers: Mapping[tuple[str, int], QueueWriter] = self._queues
         self._deleted_topics = DeletedTopics(files, config.root)
-        self._retention = Retention(config, files, clock, self.commit_log, self.index)
+        self._retention = Retention(config, files, clock, self.commit_log, self.index, self._checkpoint)
         self._now_ms = clock.now_ms
         self._max_message_bytes = config.max_message_bytes
         self.flushes = FlushGuard(config, files, self.commit_log.refuse_appends)

@@ -161,6 +161,7 @@ def test_expired_notes_go_with_the_next_deletion() -> None:
         store.append(NewMessage("kept", 0, bytes(1000), b""))
     store.append(NewMessage("later", 0, b"", b""))
     clock.advance(100 * 3_600_000)
+    store.write_checkpoint()
     assert store.delete_expired(manual=True)
     assert store.topic_deleted_ms("t") is not None
     store.delete_topic("later")

@@ -187,6 +187,7 @@ def test_old_copied_messages_do_not_expire_fresh_messages_of_the_same_file(tmp_p
     for number in range(60):
         target.append_preserving_offsets("t", 0, number, raw(primary, number, 1))
     assert target.commit_log.base > target.min_physical_offset
+    target.write_checkpoint()
     assert target.delete_expired(manual=True) == 0
     for name in os.listdir(target.config.commit_log_path):
         os.utime(f"{target.config.commit_log_path}/{name}", (0, 0))

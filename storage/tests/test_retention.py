@@ -71,6 +71,7 @@ def test_the_written_file_stays_however_few_bytes_may_be_kept(count: int) -> Non
 @pytest.mark.parametrize("count", [2, 2 * PER_FILE + 2])
 def test_the_written_file_stays_when_the_disk_is_nearly_full(count: int) -> None:
     store = filled(count, FullDisk(), FakeClock(), clean_forcibly_enable=True)
+    store.write_checkpoint()
     for _ in range(3):
         store.delete_expired()
     assert readable(store) == list(range(count))[-2:]
@@ -100,6 +101,7 @@ def test_files_are_deleted_at_any_age_above_the_level_that_is_set(level: int, de
 def test_files_that_are_not_old_enough_stay() -> None:
     files, clock = CrashFiles(), FakeClock()
     store = filled(2 * PER_FILE + 1, files, clock, apart_ms=HOUR_MS, file_reserved_hours=20)
+    store.write_checkpoint()
     clock.advance(11 * HOUR_MS - 1)
     assert store.delete_expired(manual=True) == 0
     clock.advance(4 * HOUR_MS)  # the first message of the second file is 20 hours old, less a millisecond
@@ -136,6 +138,7 @@ def test_a_queue_file_whose_last_message_is_stored_stays(entries: int) -> None:
     """Of 5 entries the last one points to the first message that is stored, at the physical offset of its file."""
     files, clock = CrashFiles(), FakeClock()
     store = filled(3 * PER_FILE, files, clock, consume_queue_file_entries=entries)
+    store.write_checkpoint()
     clock.advance(100 * HOUR_MS)
     assert store.delete_expired_log_files(manual=True, max_files=1) == 1
     for _ in store.hide_expired_entries():
@@ -157,6 +160,7 @@ def test_the_keys_of_stored_messages_are_found_after_older_ones_have_expired() -
     store = filled(count, files, clock, apart_ms=1000, index_entries=2 * (PER_FILE + 2) + 1)
     store.build_index()
     assert len(store.index.files) > 2
+    store.write_checkpoint()
     clock.advance(100 * HOUR_MS)
     for expired in (1, 2, 3):
         assert store.delete_expired_log_files(manual=True, max_files=1) == 1
@@ -172,7 +176,44 @@ def test_a_file_that_was_written_lately_stays_though_its_messages_say_they_are_o
     files, clock = CrashFiles(), FakeClock()
     store = filled(2 * PER_FILE + 1, files, clock)
     clock.advance(100 * HOUR_MS)
+    store.write_checkpoint()
     files.modified[FILES[1]] = files.modified[FILES[0]] = clock.now_ms() - 71 * HOUR_MS
     assert store.delete_expired(manual=True) == 0
     clock.advance(HOUR_MS)
     assert store.delete_expired(manual=True) == 2
+
+
+@pytest.mark.parametrize("lose_unflushed", [False, True], ids=["killed", "power cut"])
+def test_a_file_that_the_checkpoint_does_not_cover_stays(lose_unflushed: bool) -> None:
+    """Recovery drops the queue entries that the checkpoint does not cover, and builds them from the log."""
+    files, clock = FullDisk(), FakeClock()
+    store = filled(PER_FILE - 1, files, clock, clean_forcibly_enable=True)
+    store.write_checkpoint()
+    for _ in range(2 * PER_FILE):
+        store.append(NewMessage("other", 0, body(0), b""))
+    store.append(NewMessage("u", 0, b"", b""))
+    assert store.delete_expired() == 0
+    store.flush()
+    store = MessageStore.open(
+        small_config(), files.crash(random.Random(0), lose_unflushed=lose_unflushed), clock
+    )
+    assert store.append(NewMessage("t", 0, body(3), b""))[0] == 3
+    assert store.append(NewMessage("other", 0, b"", b""))[0] == 2 * PER_FILE
+
+
+def test_a_file_goes_once_the_checkpoint_covers_it() -> None:
+    files = FullDisk()
+    store = filled(2 * PER_FILE + 1, files, FakeClock(), clean_forcibly_enable=True)
+    paths: list[str] = []
+
+    def delete_before_flush(path: str) -> bool:
+        if path == store.config.checkpoint_path:
+            paths.append(path)
+            assert store.delete_expired() == 0
+        return False
+
+    files.flush_fails = delete_before_flush
+    store.write_checkpoint()
+    assert paths
+    assert store.delete_expired() == 2
+    assert readable(store) == [2 * PER_FILE]

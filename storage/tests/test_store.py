@@ -109,6 +109,7 @@ def test_expired_files_are_deleted_and_offsets_continue():
         store.append(NewMessage("t", 1, b"idle", b"")) if number == 0 else None
         clock.advance(HOUR_MS // 2)
     clock.advance(50 * HOUR_MS)
+    store.write_checkpoint()
     deleted = store.delete_expired(manual=True)
     assert deleted > 0
     assert store.min_physical_offset == deleted * 8192

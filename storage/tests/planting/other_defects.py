@@ -224,6 +224,26 @@ OTHER_DEFECTS: Final = (
         (TEST_RETENTION,),
     ),
     Defect(
+        "log-file-expires-before-the-checkpoint-covers-it",
+        Law.DENSE_OFFSETS,
+        change(
+            RETENTION,
+            "                if not self._is_first_file_covered() or not self._delete_first_file():\n",
+            "                if not self._delete_first_file():\n",
+        ),
+        (TEST_RETENTION,),
+    ),
+    Defect(
+        "log-file-expires-before-the-checkpoint-is-on-the-disk",
+        Law.DENSE_OFFSETS,
+        change(
+            RETENTION,
+            "        return end <= self.checkpoint.durable_confirm_offset\n",
+            "        return end <= self.checkpoint.confirm_offset\n",
+        ),
+        (TEST_RETENTION,),
+    ),
+    Defect(
         "time-search-skips-a-message",
         Law.TIME_SEARCH,
         change("storage/time_search.py", "            low = probe + 1\n", "            low = probe + 2\n"),

@@ -224,6 +224,7 @@ def world_of_many_files() -> World:
     world = World(files, delete_when="")
     for _ in range(40):
         world.put(body=bytes(1 << 20))
+    world.broker.store.write_checkpoint()
     return world
 
 
