@@ -28,6 +28,7 @@ import time
 import tomllib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypeVar
@@ -57,6 +58,8 @@ SPARK_OFFICIAL: Final = tuple(
 )
 """Cases of sources and sink, which meet the official server's answers. Pipelines meet only those of the sources."""
 SPARK_KILLS: Final = (f"{SPARK_CASES}/test_kills.py", f"{SPARK_CASES}/test_sink_kills.py")
+RUN_LIMIT_S: Final = 50 * 60
+"""A run that takes longer hangs. It is ended like an interrupted one, so that the output of all runs is seen."""
 STOP_GRACE_S: Final = 20
 STOP_POLL_S: Final = 0.1
 REPEATED_LINES: Final = 60
@@ -411,8 +414,9 @@ def _runs() -> list[Run]:
 class Matrix:
     """Runs commands side by side, prints each output in one piece, and stops all of them on an interrupt."""
 
-    def __init__(self, more: Sequence[str]) -> None:
+    def __init__(self, more: Sequence[str], limit_s: float = RUN_LIMIT_S) -> None:
         self._more = list(more)
+        self._limit_s = limit_s
         self._printing = threading.Lock()
         self._processes: set[subprocess.Popen[bytes]] = set()
         self._stopped = False
@@ -467,7 +471,13 @@ class Matrix:
         )
         self._processes.add(process)
         assert process.stdout is not None
+        limit = threading.Timer(self._limit_s, self._end, [[process]])
+        limit.start()
+        started_s = time.monotonic()
         output = process.stdout.read()
+        if time.monotonic() - started_s >= self._limit_s:
+            output += f"\nended: the run took more than {self._limit_s:.0f} s\n".encode()
+        limit.cancel()
         # Not `Popen.wait`, which does not say how much processor time the process and its children took.
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
@@ -480,16 +490,24 @@ class Matrix:
         return process.returncode == 0, output, usage.ru_utime + usage.ru_stime
 
     def _stop(self) -> None:
-        """Interrupt every process group, so that tests stop the servers they started; kill what stays."""
         self._stopped = True
-        for process in list(self._processes):
-            os.killpg(process.pid, signal.SIGINT)
+        self._end(list(self._processes))
+
+    def _end(self, processes: list[subprocess.Popen[bytes]]) -> None:
+        """Interrupt process groups, so that tests stop the servers they started; kill what stays."""
+        for process in processes:
+            _signal_group(process, signal.SIGINT)
         deadline_s = time.monotonic() + STOP_GRACE_S
         # The threads that started the processes wait for them.
-        while self._processes and time.monotonic() < deadline_s:
+        while self._processes.intersection(processes) and time.monotonic() < deadline_s:
             time.sleep(STOP_POLL_S)
-        for process in list(self._processes):
-            os.killpg(process.pid, signal.SIGKILL)
+        for process in self._processes.intersection(processes):
+            _signal_group(process, signal.SIGKILL)
+
+
+def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):  # it has just ended
+        os.killpg(process.pid, number)
 
 
 def _list_runs(runs: Sequence[Run]) -> None:

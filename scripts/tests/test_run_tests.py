@@ -99,6 +99,15 @@ def python(program: str) -> list[str]:
     return [sys.executable, "-c", program]
 
 
+def test_a_run_that_hangs_is_ended_and_its_output_shown() -> None:
+    hanging = "import time; print('waits', flush=True); time.sleep(600)"
+    (result,) = Matrix([], limit_s=2).run_all([Run("hangs", "", python(hanging))], 1)
+    assert not result.passed
+    assert result.output.startswith(b"waits")
+    assert b"KeyboardInterrupt" in result.output
+    assert b"ended: the run took more than 2 s" in result.output
+
+
 def test_the_summary_has_the_processor_time_of_a_run_with_the_processes_it_started() -> None:
     inner = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {BURN.format(seconds=0.4)!r}])"
     runs = [
