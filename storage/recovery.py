@@ -140,7 +140,11 @@ class EntrySearch:
 
     def find_queue_end(self, queue: ConsumeQueue) -> QueueEnd:
         """Find the first entry of a queue that is invalid or, after a crash, that the checkpoint does not cover."""
-        before = self.trusted_until if self._crashed and self.trusted_until else NO_LIMIT
+        before = NO_LIMIT
+        if self._crashed and self.trusted_until:
+            # Entries of deleted messages count even if the checkpoint does not cover them, as where an earlier version
+            # deleted the log file: the log cannot tell any more how far the queue had come.
+            before = max(self.trusted_until, self._log.first_base)
         count = self.find_end(queue, before)
         last = queue.read_entry(count - 1) if count > queue.bases[0] else (-1, 0, 0)
         if count == queue.bases[-1] + queue.file_entries or queue.read_entry(count)[:2] == (0, 0):

@@ -2,6 +2,10 @@
 
 `MessageStore.hide_expired_entries` does the same for consume queues, of which there may be a hundred thousand. The
 broker calls `Retention.delete_expired` about every ten seconds; it may be called at any time.
+
+**Invariant.** A log file is deleted only when the checkpoint on the disk covers it. After a crash recovery drops the
+queue entries of later messages and derives them from the log again. Without their file, a queue whose messages were all
+in it would go back to an earlier end, and give out the same offsets twice.
 """
 
 import time
@@ -22,6 +26,7 @@ _HOUR_MS = 3_600_000
 class Retention:
     """The retention rules of one store; ``config`` is replaced when its settings change.
 
+    ``awaits_checkpoint``: the last call kept an expired file, because no checkpoint covers it yet.
     Source: DefaultMessageStore.CleanCommitLogService, 5.4.0.
     """
 
@@ -31,6 +36,7 @@ class Retention:
     commit_log: CommitLog
     index: MessageIndex
     checkpoint: StoreCheckpoint
+    awaits_checkpoint: bool = False
 
     def disk_used_percent(self) -> float:
         """Return the used part of the commit log's disk, in percent."""
@@ -52,6 +58,7 @@ class Retention:
         if that is later; the official broker goes by the modification time alone.
         """
         config = self.config
+        self.awaits_checkpoint = False
         forced = config.clean_forcibly_enable and used_percent > config.disk_clean_forcibly_percent
         deleted = 0
         if manual or forced or used_percent > config.disk_max_used_percent or self._is_delete_hour():
@@ -95,12 +102,11 @@ class Retention:
         return self.files.modified_ms(commit_log.path(commit_log.first_base)) <= timestamp_ms
 
     def _is_first_file_covered(self) -> bool:
-        """Return True if the queue entries of all messages of the first file survive a crash.
-
-        Recovery builds the entries that the checkpoint does not cover from the log. Without the messages, their queues
-        would end earlier, and give out the same offsets once more.
-        """
+        """Return True if the queue entries of all messages of the first file survive a crash."""
         end = self.commit_log.first_base + self.commit_log.file_bytes
+        self.awaits_checkpoint = (
+            self.checkpoint.durable_confirm_offset < end <= self.commit_log.readable_until
+        )
         return end <= self.checkpoint.durable_confirm_offset
 
     def _delete_first_file(self) -> bool:

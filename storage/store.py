@@ -590,12 +590,20 @@ class MessageStore:
         return self._queue_set.delete_before(self.commit_log.first_base)
 
     def delete_expired_log_files(self, manual: bool = False, max_files: int | None = None) -> int:
-        """Remove expired commit log files; return their number. `hide_expired_entries` should follow."""
+        """Remove expired commit log files; return their number. `hide_expired_entries` should follow.
+
+        Files that no checkpoint covers yet stay: `expiry_awaits_checkpoint`.
+        """
         used_percent = self._retention.disk_used_percent()
         self._set_disk_full(self._retention.is_disk_full(used_percent))
         deleted = self._retention.delete_expired(used_percent, manual, max_files)
         self.probe_room()
         return deleted
+
+    @property
+    def expiry_awaits_checkpoint(self) -> bool:
+        """True if the last call kept an expired log file until `write_checkpoint` covers its messages."""
+        return self._retention.awaits_checkpoint
 
     @property
     def trouble(self) -> str | None:

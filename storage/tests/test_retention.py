@@ -217,3 +217,64 @@ def test_a_file_goes_once_the_checkpoint_covers_it() -> None:
     assert paths
     assert store.delete_expired() == 2
     assert readable(store) == [2 * PER_FILE]
+
+
+def expired_since_checkpoint(files: CrashFiles, clock: FakeClock) -> MessageStore:
+    """Return a store with a queue ``t/1`` of three messages in the first log file, the last not in the checkpoint."""
+    store = MessageStore.open(small_config(), files, clock)
+    for number in range(2):
+        store.append(NewMessage("t", 1, b"%d" % number, b""))
+    store.write_checkpoint()
+    clock.advance(5000)
+    store.append(NewMessage("t", 1, b"2", b""))
+    for number in range(2 * PER_FILE):
+        store.append(NewMessage("t", 0, body(number), b""))
+    assert store.physical_offset_at("t", 1, 2) < LOG_FILE_BYTES < store.commit_log.base
+    return store
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("lose_unflushed", [False, True], ids=["kill", "power cut"])
+def test_an_expired_queue_continues_after_messages_newer_than_the_checkpoint(
+    lose_unflushed: bool, seed: int
+) -> None:
+    files, clock = FullDisk(), FakeClock()
+    store = expired_since_checkpoint(files, clock)
+    store.write_checkpoint()
+    assert store.delete_expired() == 2
+    files_after_crash = files.crash(random.Random(seed), lose_unflushed=lose_unflushed)
+    store = MessageStore.open(small_config(), files_after_crash, clock)
+    assert store.max_offset("t", 1) == 3
+    # A power cut may bring the deleted files back.
+    assert store.min_offset("t", 1) == (0 if store.min_physical_offset == 0 else 3)
+    assert store.append(NewMessage("t", 1, b"3", b""))[0] == 3
+
+
+def test_a_log_file_stays_until_a_checkpoint_covers_its_messages() -> None:
+    files, clock = FullDisk(), FakeClock()
+    store = expired_since_checkpoint(files, clock)
+    assert store.delete_expired_log_files() == 0
+    assert store.expiry_awaits_checkpoint
+    store.write_checkpoint()
+    assert store.delete_expired_log_files() == 2
+    assert not store.expiry_awaits_checkpoint
+
+
+def test_a_store_in_memory_drops_its_oldest_file_without_a_checkpoint() -> None:
+    """There is nothing to recover, and its memory is bounded."""
+    store = filled(3 * PER_FILE, CrashFiles(), FakeClock(), retained_bytes=10)
+    assert store.min_physical_offset == 2 * LOG_FILE_BYTES
+
+
+@pytest.mark.parametrize("log_files", [1, 2])
+def test_a_kill_after_a_file_beyond_the_checkpoint_expired_keeps_the_ends_of_queues(log_files: int) -> None:
+    """Earlier versions deleted such files."""
+    files, clock = CrashFiles(), FakeClock()
+    store = expired_since_checkpoint(files, clock)
+    for _ in range(log_files):
+        store.commit_log.delete_first()
+    next_offset = store.max_offset("t", 0)
+    store = MessageStore.open(small_config(), files.crash(random.Random(0), lose_unflushed=False), clock)
+    assert store.append(NewMessage("t", 1, b"3", b""))[0] == 3
+    assert store.append(NewMessage("t", 0, body(next_offset), b""))[0] == next_offset
+    assert readable(store) == list(range(PER_FILE * log_files - 1, next_offset + 1))

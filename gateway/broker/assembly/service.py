@@ -41,6 +41,7 @@ from gateway.broker.delayed.timer_task import TimerTask, save_timers
 from gateway.broker.limits.go_away import GoAway
 from gateway.broker.limits.request_pause import MAX_HOLD_S, RequestPause
 from gateway.broker.messages.index_builder import IndexBuilder
+from gateway.broker.messages.log_expiry import delete_expired_log_files
 from gateway.broker.processors import all_handlers
 from gateway.broker.processors.turns import run_in_slices
 from gateway.broker.replication.epochs import EpochTable
@@ -878,8 +879,10 @@ class BrokerService:
 
     async def _remove_expired(self) -> None:
         """Delete expired files one at a time: freeing a gigabyte takes the system about 0.1 s."""
+        store = self.broker.store
         for _ in range(self.broker.config.store.delete_files_max):
-            if not self.broker.store.delete_expired_log_files(max_files=1):
+            delete_file = partial(store.delete_expired_log_files, max_files=1)
+            if not await delete_expired_log_files(store, self.run_blocking, delete_file):
                 break
             await trio.lowlevel.checkpoint()
         await run_in_slices(self.broker.store.hide_expired_entries())
