@@ -2,10 +2,10 @@
 
 Recovery finds the queues by their folders. A queue whose folder is lost would begin anew, at offsets that were given
 out before, and one whose last file is lost would go back to the end of the file before. The file of ends is written at
-each clean close, and at a checkpoint if there are new queues. It is deleted when a topic is deleted, so that a queue is
-never at an earlier offset than it says. After a crash it holds the ends of the last of these. Official brokers do not
-write it. If one has used the store since, the file is invalid, which shows in the checkpoint's time. Without the file
-nothing is compared.
+each clean close, and at a checkpoint if there are new queues or messages have expired. It is deleted when a topic is
+deleted, so that a queue is never at an earlier offset than it says. After a crash it holds the ends of the last of
+these: the log has all later messages, unless more have expired since. Official brokers do not write it. If one has used
+the store since, the file is invalid, which shows in the checkpoint's time. Without the file nothing is compared.
 """
 
 import logging

@@ -393,7 +393,14 @@ class Recovery:
                     queue.restart_at(end_offset)
                     self._queues[topic.encode(), queue_id] = queue
             elif queue.next_offset < end_offset:
-                queue.append_holes(end_offset - queue.next_offset, log_end - 1)
+                expired_until = self._log.first_base
+                if (
+                    expired_until > self._initial_base()
+                    and queue.first_entry_from(expired_until) == queue.next_offset
+                ):
+                    queue.restart_at(end_offset)  # holes would be readable: the first offset would go back
+                else:
+                    queue.append_holes(end_offset - queue.next_offset, log_end - 1)
 
     def _initial_base(self) -> int:
         """Return the physical offset at which an empty log begins.

@@ -78,7 +78,7 @@ from storage.queue_read import (
     TagsPredicate,
     read_queue,
 )
-from storage.queue_set import QueueSet
+from storage.queue_set import CHECKED_PER_EXPIRY, QueueSet
 from storage.recovery import REBUILDING, DurableState, Recovery
 from storage.retention import Retention
 from storage.rocksdb import refuse_rocksdb
@@ -133,7 +133,7 @@ class MessageStore:
         self.refusal: str | None = None
         self.check_append: Callable[[], None] | None = None
         self._refused_bytes = 0
-        self._noted_queues: tuple[int, set[tuple[str, int]]] | None = None
+        self._noted_queues: tuple[int, int, set[tuple[str, int]]] | None = None
         self._next_queue_ends_s = 0.0
         self.crashed = False
         # True if the process before was killed, in this boot: what it wrote is all there, flushed or not.
@@ -232,7 +232,8 @@ class MessageStore:
         """Return the ends that the queues had at the last clean close; nothing after a crash of an official broker."""
         if _is_of_official_broker(last_boot):
             return QueueRanges()
-        checkpoint_ms = self._checkpoint.log_timestamp if last_boot is None else None
+        # Without a time the checkpoint is lost: then it cannot say either that another broker has used the store.
+        checkpoint_ms = self._checkpoint.log_timestamp or None if last_boot is None else None
         return read_queue_ends(self.files, self.config.root, checkpoint_ms)
 
     def _mark_open(self) -> None:
@@ -685,10 +686,17 @@ class MessageStore:
 
         None is yielded in between, where other tasks may have their turn.
         """
-        for number, queue in enumerate(list(self._queue_set.queues()), 1):
+        looked_at = 0
+        for queue in self._queue_set.queues():
+            if queue.expired_before < self.commit_log.first_base:
+                # As after opening the store: a queue without messages looks like one that has all of them.
+                queue.delete_before(self.commit_log.first_base)
+                looked_at += CHECKED_PER_EXPIRY
+            looked_at += 1
             if 0 < queue.next_offset <= queue.min_offset:
                 yield queue.topic, queue.queue_id, queue.next_offset
-            if number % _QUEUES_PER_TURN == 0:
+            if looked_at >= _QUEUES_PER_TURN:
+                looked_at = 0
                 yield None
 
     def begin_empty_queues_at(self, ends: Mapping[tuple[str, int], int]) -> None:
@@ -841,21 +849,23 @@ class MessageStore:
         checkpoint.log_timestamp = checkpoint.queues_timestamp = safe_ms
         checkpoint.confirm_offset = confirm_offset
         checkpoint.write()
-        self._note_new_queues(ends, deletions_begun)
+        self._note_queue_ends(ends, deletions_begun)
 
-    def _note_new_queues(self, ends: list[tuple[ConsumeQueue, int]], deletions_begun: int) -> None:
+    def _note_queue_ends(self, ends: list[tuple[ConsumeQueue, int]], deletions_begun: int) -> None:
         """Write the ends of queues if there are new ones, so that recovery notices a lost folder after a crash too.
 
-        ``ends`` are on the disk. At most every `QUEUE_ENDS_INTERVAL_S`, because there may be thousands of queues.
+        Also after messages have expired: the log does not tell any more how far their queues had come. ``ends`` are on
+        the disk. At most every `QUEUE_ENDS_INTERVAL_S`, because there may be thousands of queues.
         """
         now_s = self.clock.monotonic()
         if now_s < self._next_queue_ends_s:
             return
-        noted = (deletions_begun, {(queue.topic, queue.queue_id) for queue, end in ends if end})
+        log_start = self.commit_log.first_base
+        noted = (deletions_begun, log_start, {(queue.topic, queue.queue_id) for queue, end in ends if end})
         if noted == self._noted_queues:
             return
         self._noted_queues, self._next_queue_ends_s = noted, now_s + QUEUE_ENDS_INTERVAL_S
-        content = encode_queue_ends(ends, self.commit_log.first_base, self._checkpoint.log_timestamp)
+        content = encode_queue_ends(ends, log_start, self._checkpoint.log_timestamp)
         # A topic is deleted meanwhile, or a queue begins anew, without waiting for the disk here.
         self._deleted_topics.run_unless_deleted_since(
             deletions_begun, lambda: replace_queue_ends(self.files, self.config.root, content)

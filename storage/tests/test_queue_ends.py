@@ -1,6 +1,7 @@
 """Queue files that are missing are noticed, rebuilt from the commit log, and no queue offset is given out twice."""
 
 import random
+from collections.abc import Callable
 
 import pytest
 
@@ -179,3 +180,103 @@ def test_a_queue_folder_removed_after_a_kill_is_built_again(caplog: pytest.LogCa
     store = MessageStore.open(CONFIG, files, clock)
     assert caplog.text.count("queue files are missing, rebuilding all queues from the commit log") == 1
     assert [store.max_offset("t", 0), store.max_offset("t", 1)] == [15, 25]
+
+
+class Disk(CrashFiles):
+    """Files on a disk that is nearly full when a test says so."""
+
+    is_full = False
+
+    def disk_used_ratio(self, path: str) -> float:
+        return 0.89 if self.is_full else 0.0
+
+
+def expired(*, kill: bool, offsets: int = 7) -> tuple[Disk, FakeClock]:
+    """Return a store with a queue ``gone/0`` that reached 3 when its end was first noted, and has no message left."""
+    files, clock = Disk(), FakeClock()
+    store = MessageStore.open(CONFIG, files, clock)
+    store.append(NewMessage("later", 0, b"", b""))  # now, because a new queue would have the ends noted again
+    for number in range(offsets):
+        store.append(NewMessage("gone", 0, b"%d" % number, b""))
+        if number == 2:
+            store.write_checkpoint()
+            clock.advance(20_000)
+    for _ in range(9):
+        store.append(NewMessage("later", 0, bytes(1900), b""))
+    store.write_checkpoint()
+    clock.advance(20_000)
+    files.is_full = True
+    assert store.delete_expired() > 0
+    files.is_full = False
+    store.append(NewMessage("later", 0, b"", b""))
+    store.write_checkpoint()
+    if kill:
+        files = files.crash(random.Random(0), lose_unflushed=False)
+    else:
+        store.close()
+    return files, clock
+
+
+def remove(files: CrashFiles, start: str) -> None:
+    removed = [path for path in files.mapped if path.startswith(f"/s/{start}")]
+    assert removed
+    for path in removed:
+        files.delete(path)
+
+
+def erase_entry(files: CrashFiles, number: int) -> None:
+    path = "/s/consumequeue/gone/0/" + f"{number // 5 * 100:020d}"
+    files.mapped[path].buffer[number % 5 * 20 : number % 5 * 20 + 20] = bytes(20)
+
+
+LOSSES: dict[str, Callable[[CrashFiles], None]] = {
+    "folder": lambda files: remove(files, "consumequeue/gone/"),
+    "all folders": lambda files: remove(files, "consumequeue/"),
+    "last file": lambda files: remove(files, "consumequeue/gone/0/" + "0" * 17 + "100"),
+    "last entry": lambda files: erase_entry(files, 6),
+    "first entry": lambda files: erase_entry(files, 5),
+    "checkpoint": lambda files: remove(files, "checkpoint"),
+}
+
+
+@pytest.mark.parametrize("kill", [False, True])
+@pytest.mark.parametrize("without_checkpoint", [False, True])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_queue_whose_messages_have_expired_keeps_its_place_without_its_files(
+    loss: str, without_checkpoint: bool, kill: bool
+) -> None:
+    files, clock = expired(kill=kill)
+    LOSSES[loss](files)
+    if without_checkpoint and loss != "checkpoint":
+        LOSSES["checkpoint"](files)
+    for _ in range(2):
+        store = MessageStore.open(CONFIG, files, clock)
+        assert store.max_offset("gone", 0) == 7
+        assert store.min_offset("gone", 0) == 7, "none of them comes back as a hole"
+        assert list(store.ends_of_empty_queues()) == [("gone", 0, 7)]
+        files = files.crash(random.Random(0), lose_unflushed=False)
+    assert store.append(NewMessage("gone", 0, b"next", b""))[0] == 7
+
+
+@pytest.mark.parametrize("kill", [False, True])
+@pytest.mark.parametrize("offsets", [3, 5, 7])
+def test_queues_without_messages_are_named_as_soon_as_the_store_is_open(offsets: int, kill: bool) -> None:
+    """A slave asks for them: it may have begun in the middle of the log."""
+    files, clock = expired(kill=kill, offsets=offsets)
+    store = MessageStore.open(CONFIG, files, clock)
+    assert list(store.ends_of_empty_queues()) == [("gone", 0, offsets)]
+
+
+@pytest.mark.parametrize("lose_unflushed", [False, True])
+@pytest.mark.parametrize("end", [5, 7])
+def test_ends_of_a_former_master_survive_a_crash(end: int, lose_unflushed: bool) -> None:
+    """At 5 the file has no entry, not even a blank one."""
+    files, clock = CrashFiles(), FakeClock()
+    store = MessageStore.open(CONFIG, files, clock)
+    store.begin_log_at(8192)
+    store.append(NewMessage("later", 0, b"", b""))
+    store.begin_empty_queues_at({("gone", 0): end})
+    store.write_checkpoint()
+    for seed in range(10):
+        again = MessageStore.open(CONFIG, files.crash(random.Random(seed), lose_unflushed), clock)
+        assert (again.min_offset("gone", 0), again.max_offset("gone", 0)) == (end, end)

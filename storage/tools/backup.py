@@ -354,10 +354,11 @@ class Backup:
     def _copy_queue(self, queue: ConsumeQueue) -> int:
         """Copy one queue; return the end of its last message, -1 without one. Raises FileNotFoundError."""
         self._reader.find_ends(queue, before=self._end)
-        if queue.next_offset == queue.bases[0]:
+        if queue.next_offset == 0:
             return -1
         for base in queue.bases:
-            if base >= queue.next_offset:
+            # An empty first file tells where the queue goes on: its earlier messages have expired.
+            if base >= queue.next_offset and base != queue.bases[0]:
                 continue
             source = queue.path(base)
             target = (

@@ -159,6 +159,34 @@ RECOVERY_DEFECTS: Final = (
         (TEST_ENDS,),
     ),
     Defect(
+        "entries-of-deleted-messages-dropped-with-those-after-the-checkpoint",
+        Law.DENSE_OFFSETS,
+        change(
+            SEARCH,
+            "            before = max(self.trusted_until, self._log.first_base)\n",
+            "            before = self.trusted_until\n",
+        ),
+        ("storage/tests/test_retention.py",),
+    ),
+    Defect(
+        "queue-ends-not-noted-after-messages-expire",
+        Law.DENSE_OFFSETS,
+        change(
+            STORE, "        noted = (deletions_begun, log_start, {", "        noted = (deletions_begun, 0, {"
+        ),
+        (TEST_ENDS,),
+    ),
+    Defect(
+        "lost-end-of-an-expired-queue-filled-with-holes",
+        Law.RETENTION,
+        change(
+            RECOVERY,
+            "                    expired_until > self._initial_base()\n",
+            "                    False\n",
+        ),
+        (TEST_ENDS,),
+    ),
+    Defect(
         "queue-goes-on-before-its-known-end",
         Law.DENSE_OFFSETS,
         change(RECOVERY, "        self._restore_queue_ends(log_end.physical_offset)\n", ""),

@@ -105,6 +105,24 @@ def test_a_closed_store(root: Path, target: Path, caplog: pytest.LogCaptureFixtu
     store.close()
 
 
+@pytest.mark.parametrize("blank", [0, 1])
+def test_a_queue_whose_messages_have_expired_keeps_its_place_in_the_copy(
+    tmp_path: Path, target: Path, blank: int
+) -> None:
+    """At the beginning of a file the queue has no entry, not even a blank one."""
+    root = tmp_path / "store"
+    store = open_store(root)
+    store.begin_log_at(LOG_FILE_BYTES)
+    store.append(NewMessage("t", 0, b"", b""))
+    end = 5 * store.config.consume_queue_file_entries + blank
+    store.begin_empty_queues_at({("old", 0): end})
+    store.close()
+    make_backup(root, target)
+    copy = open_store(target)
+    assert copy.max_offset("old", 0) == end
+    copy.close()
+
+
 def test_a_deleted_topic_does_not_come_back_with_the_copy(root: Path, target: Path) -> None:
     clock = FakeClock()
     clock.advance(1000 * COUNT)
