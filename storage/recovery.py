@@ -370,6 +370,10 @@ class Recovery:
             else:
                 # A doubtful entry is there: it or its message is damaged, which is dealt with later.
                 is_whole = queue_end.entries >= end_offset or queue_end.is_doubtful
+                # Ends are read while messages are appended: they may be ahead of the checkpoint written with them.
+                is_whole = (
+                    is_whole or self._search.first_invalid_entry(queue, NO_LIMIT, NO_LIMIT) >= end_offset
+                )
                 is_whole = is_whole and not (nothing_expired and queue.bases[0] > first_offset)
                 is_whole = is_whole and not queue.has_lost_file(self._log.max_offset, durable_end)
             if not is_whole:

@@ -7,6 +7,7 @@ import pytest
 
 from codec.message import decode_message
 from storage.append import NewMessage
+from storage.consume_queue import ConsumeQueue
 from storage.crash_files import CrashFiles
 from storage.deleted_topics import DeletedTopics
 from storage.store import MessageStore
@@ -280,3 +281,26 @@ def test_ends_of_a_former_master_survive_a_crash(end: int, lose_unflushed: bool)
     for seed in range(10):
         again = MessageStore.open(CONFIG, files.crash(random.Random(seed), lose_unflushed), clock)
         assert (again.min_offset("gone", 0), again.max_offset("gone", 0)) == (end, end)
+
+
+@pytest.mark.parametrize("lose_unflushed", [False, True])
+def test_a_message_stored_while_ends_are_read_is_not_taken_for_missing_files(
+    lose_unflushed: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The ends name it, the checkpoint does not cover it yet. The whole log would be read for nothing."""
+    files, clock = CrashFiles(), FakeClock()
+    store = MessageStore.open(CONFIG, files, clock)
+    for _ in range(4):
+        store.append(NewMessage("a", 0, b"", b""))
+    list_queues = store._queue_set.queues
+
+    def append_and_list() -> list[ConsumeQueue]:
+        store.append(NewMessage("a", 0, b"meanwhile", b""))
+        return list_queues()
+
+    monkeypatch.setattr(store._queue_set, "queues", append_and_list)
+    store.write_checkpoint()
+    assert b'"a":{"0":[0,5]}' in files.small["/s/queueends.json"]
+    store = MessageStore.open(CONFIG, files.crash(random.Random(1), lose_unflushed), clock)
+    assert store.max_offset("a", 0) == 5
+    assert BAD not in caplog.text
