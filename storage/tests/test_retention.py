@@ -95,6 +95,7 @@ def test_files_are_deleted_at_any_age_above_the_level_that_is_set(level: int, de
     files.used_ratio = 0.94
     changes = {"clean_forcibly_enable": True, "disk_clean_forcibly_percent": level}
     store = filled(2 * PER_FILE + 1, files, FakeClock(), **changes)
+    store.write_checkpoint()
     assert store.delete_expired() == deleted
 
 
