@@ -204,11 +204,21 @@ class ControlledBroker(SimBroker):
     def note_store(self, broker: Broker) -> None:
         """Note a store that was opened; that of a master has what was acknowledged, unless that may be lost."""
         if broker.config.role is Role.MASTER and broker.config.controlled is not None:
-            self.breaks_promises = self._laws.take_unclean(broker.config.controlled.master_epoch)
+            epoch = broker.config.controlled.master_epoch
+            self._laws.note_epoch(epoch, broker.store.max_physical_offset)
+            self.breaks_promises = self._laws.take_unclean(epoch)
             if self.lost_power_s is not None:
                 self.breaks_promises |= self._may_lose(self)
                 self.lost_power_s = None
         super().note_store(broker)
+
+    def _end_of_common_log(self, broker: Broker) -> int:
+        log_end = broker.store.max_physical_offset
+        epochs, controlled = broker.replication.epochs, broker.config.controlled
+        if epochs is None or controlled is None:
+            return log_end
+        own_epochs = {entry.epoch for entry in epochs.entries}
+        return self._laws.end_of_common_log(controlled.master_epoch, own_epochs, log_end)
 
     def follow(self, broker: Broker, service: SimService | None = None) -> None:
         """Take over new parts of the service."""

@@ -1,6 +1,6 @@
 """Laws of whole brokers under controllers, besides those of `tests/simulation` and of the controllers."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from gateway.broker.replication.tests.simulation.history import History, LawBroken, Place, Queue
@@ -44,6 +44,8 @@ class ElectionLaws(Laws):
 
     newest_epoch: int = 0
     """The newest epoch in which a message was stored."""
+    epoch_starts: dict[int, int] = field(default_factory=dict)
+    """Where the log of the master of each epoch ended when it became master."""
     violations: list[str] = field(default_factory=list)
 
     def note_stored(self, broker: Acceptor, brokers: Sequence[Acceptor], now_s: float) -> None:
@@ -57,6 +59,21 @@ class ElectionLaws(Laws):
             self.note_accepting(broker, brokers, now_s)
         except AssertionError as error:
             self.violations.append(str(error))
+
+    def note_epoch(self, epoch: int, log_end: int) -> None:
+        """Note that the master of an epoch has opened its store."""
+        self.epoch_starts.setdefault(epoch, log_end)
+
+    def end_of_common_log(self, epoch: int, epochs: Collection[int], log_end: int) -> int:
+        """Return where the log of a master ends that it has in common with all masters before it.
+
+        ``epochs`` are those of its log. What was stored in another epoch is lost although the log may be longer: after
+        an unclean election, whose master is followed by a replica that has not heard of it.
+        """
+        starts = [
+            start for other, start in self.epoch_starts.items() if other < epoch and other not in epochs
+        ]
+        return min([log_end, *starts])
 
     def is_in_set(self, broker_id: int | None) -> bool:
         """Tell whether a replica is in sync, as it is stored."""

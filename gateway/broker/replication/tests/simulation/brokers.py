@@ -317,8 +317,12 @@ class SimBroker:
         end = broker.store.max_physical_offset
         if self.breaks_promises:
             self.breaks_promises = False
-            self._history.break_promises_after(end)
+            self._history.break_promises_after(self._end_of_common_log(broker))
         self._trace(f"{self.name} opens as {broker.config.role.value}, log ends at {end}")
+
+    def _end_of_common_log(self, broker: Broker) -> int:
+        """Return where the log ends that a new master has in common with all masters before it."""
+        return broker.store.max_physical_offset
 
     def follow(self, broker: Broker, service: SimService | None = None) -> None:
         """Take over new parts of the service."""
