@@ -258,6 +258,10 @@ def _slave_parts(broker: Broker, links: PeerLinks, run_blocking: RunBlocking) ->
             broker.long_polls.mark_grown(topic, queue_id)
         broker.long_polls.answer_marked()
 
+    def note_compared() -> None:
+        broker.replication.takeover.note_compared()
+        table_sync.note_compared()
+
     times = FollowerTimes(
         settings.ha_send_heartbeat_interval_ms / 1000, settings.ha_housekeeping_interval_ms / 1000
     )
@@ -270,7 +274,7 @@ def _slave_parts(broker: Broker, links: PeerLinks, run_blocking: RunBlocking) ->
         links.sign,
         times,
         links.open_secure,
-        broker.replication.takeover.note_compared,
+        note_compared,
         check_crc=settings.check_crc_in_slave,
         broker_id=broker.config.broker_id,
         handshake=_handshake(broker),

@@ -14,6 +14,7 @@ Source: SlaveSynchronize, 5.4.0. Deviations:
   refers to (`WaitingProgress`). Otherwise a slave that is promoted while it catches up would take messages for done
   whose outcome it lacks. The end of the master's log is asked for after the progress, so it is not before that outcome.
   It replaces the slave's progress also where it is lower: that of a former master counts work whose outcome was cut.
+  A log that was not compared with this master's may be as long and have other messages: until then all of it waits.
 - The offset of a group that pops waits as well: the record of the pop is in the log, and without it nobody would revive
   the message.
 
@@ -48,7 +49,7 @@ from gateway.broker.pop.ordered_pops import OrderedPopTable
 from gateway.broker.pop.queue_assignment import RequestModes, parse_modes
 from gateway.broker.pop.reviver import Reviver
 from gateway.broker.replication.follower import FAILURES, Dial
-from gateway.broker.replication.master_lookup import Address, MasterLookup, cancel_after
+from gateway.broker.replication.master_lookup import Address, Master, MasterLookup, cancel_after
 from gateway.broker.replication.progress_return import OffsetTable, ProgressReturn, commit_offsets
 from gateway.broker.topics.topic_table import TopicTable
 from gateway.broker.waiting.long_poll import LongPolls
@@ -183,7 +184,8 @@ class TableSync:
         self._progress = ProgressReturn(parts.offsets, self._is_moved_by_broker)
         self._waiting_tables = WaitingProgress()
         self._waiting_timers = WaitingProgress()
-        self._waiting_for: Address | None = None
+        self._waiting_for: Master | None = None
+        self._compared_ha_address: Address | None = None
         self._is_topic_missing = trio.Event()
         # Asked for once each: the master may have deleted a topic whose messages are still copied.
         self._asked_topics: set[str] = set()
@@ -204,7 +206,14 @@ class TableSync:
             except ValueError as error:
                 log.warning("progress of the master cannot be read", extra={"reason": str(error)})
 
+    def note_compared(self) -> None:
+        """Note that this log is a part of that of the master of the moment."""
+        master = self._lookup.master
+        self._compared_ha_address = None if master is None else master.ha_address
+
     def _apply_copied(self) -> None:
+        if self._waiting_for is None or self._waiting_for.ha_address != self._compared_ha_address:
+            return
         # Ends of queues need more than the log: a queue must not be taken for empty that has messages in it.
         end = self._parts.store.readable_until
         self._waiting_timers.apply_until(end)
@@ -344,9 +353,8 @@ class TableSync:
     def _note_address(self) -> None:
         """Forget the progress of another master than the present one."""
         master = self._lookup.master
-        address = None if master is None else master.address
-        if address != self._waiting_for:
-            self._waiting_for = address
+        if master != self._waiting_for:
+            self._waiting_for = master
             self._waiting_tables.clear()
             self._waiting_timers.clear()
 

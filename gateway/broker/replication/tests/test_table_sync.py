@@ -69,7 +69,9 @@ async def pair_of(cluster: Cluster, accounts: tuple[Accounts | None, Accounts | 
         replication=ReplicationSettings(broker_role="SLAVE"),
     )
     slave.broker.replication.slave.lookup.set_master(Master(("10.0.1.1", 10912), ("10.0.1.1", 10911)))
-    return Pair(cluster, master, slave)
+    pair = Pair(cluster, master, slave)
+    pair.sync.note_compared()
+    return pair
 
 
 @simulated
@@ -581,10 +583,37 @@ async def test_progress_of_a_former_master_is_forgotten(cluster: Cluster) -> Non
     copied = whole_message(pair, 0)
     await cluster.add_broker(host="10.0.1.3")
     pair.lookup.set_master(Master(("10.0.1.3", 10912), ("10.0.1.3", 10911)))
+    pair.sync.note_compared()
     await pair.copy()
     pair.slave.store.append_preserving_offsets("orders", 0, 0, copied)
     await pair.copy()
     assert pair.slave.delay_service.offsets == {}
+
+
+@simulated
+async def test_progress_waits_until_the_log_is_compared_with_that_of_the_master(cluster: Cluster) -> None:
+    """A former master's log is as long, but the message that the new one has delivered is not in it."""
+    pair = await pair_of(cluster)
+    master = await cluster.add_broker(host="10.0.1.3")
+    await cluster.dial(master.address).ask(message(body=b"delivered"))
+    master.broker.delay_service.offsets |= {1: 7}
+    master.broker.offsets.commit_offset(REVIVE_GROUP, "orders", 0, 5)
+    pair.slave.store.append(NewMessage("orders", 0, b"never confirmed" * 100, b""))
+    takeover = pair.slave.replication.takeover
+    takeover.read_ms = 1234
+    pair.lookup.set_master(Master(("10.0.1.3", 10912), ("10.0.1.3", 10911)))
+    await pair.copy()
+    assert "orders" in pair.slave.topics
+    assert pair.slave.delay_service.offsets == {}
+    assert pair.slave.offsets.query_offset(REVIVE_GROUP, "orders", 0) == -1
+    assert takeover.read_ms == 1234
+    await pair.sync.apply_all_copied()
+    assert pair.slave.delay_service.offsets == {}
+    pair.sync.note_compared()
+    await pair.copy()
+    assert pair.slave.delay_service.offsets == {1: 7}
+    assert pair.slave.offsets.query_offset(REVIVE_GROUP, "orders", 0) == 5
+    assert takeover.read_ms == 0
 
 
 def whole_message(pair: Pair, physical_offset: int) -> memoryview:
