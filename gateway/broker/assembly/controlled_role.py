@@ -53,12 +53,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NO_ROLE: Final = "it waits for its controllers to give it a role"
-SETTLED_S: Final = 3.0
-"""Time for which a slave must be one of the replicas in sync until that is shown: a controller answers within it."""
+MIN_IN_SYNC_S: Final = 3.0
+"""Time for which a slave must have been one of the replicas in sync until that is shown: a controller answers sooner."""
 LOOK_INTERVAL_S: Final = 1.0
 """Time between two looks at whether the master's HA port is known and reached."""
-SETTLE_S: Final = 3.0
-"""Time that a new master has to become one, while requests are passed on to it. Clients wait 3 s for an answer."""
+MAX_PROMOTION_S: Final = 3.0
+"""Longest time that requests passed on to a new master wait for its promotion. Clients wait 3 s for an answer."""
 RETRY_S: Final = 0.1
 """Time between two questions to a master that does not know yet that it is one."""
 
@@ -179,9 +179,9 @@ class ControlledRoles:
             )
         if problem:
             self._not_in_sync_s = now_s
-        elif now_s < self._not_in_sync_s + SETTLED_S:
+        elif now_s < self._not_in_sync_s + MIN_IN_SYNC_S:
             # Its master may have asked to remove it when it was not connected, and the answer may be late.
-            problem = f"this slave has been among the replicas in sync for less than {SETTLED_S:g} s"
+            problem = f"this slave has been among the replicas in sync for less than {MIN_IN_SYNC_S:g} s"
         self._service.note_in_sync(problem)
         return not problem
 
@@ -244,7 +244,7 @@ class ControlledRoles:
             # successor is replaced as well passes on to the newest one: nothing is passed on twice.
             address = parse_address(master_address)
             end_s = trio.current_time() + RELAY_S
-            self._service.pass_on_to(Relay(address, self._links.dial, end_s, settle_s=SETTLE_S))
+            self._service.pass_on_to(Relay(address, self._links.dial, end_s, max_promotion_s=MAX_PROMOTION_S))
             self._has_relay.set()
         if not (self._serves and config.role is Role.SLAVE and config.broker_id == role.broker_id):
             await self._service.rebuild(

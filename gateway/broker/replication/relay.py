@@ -8,8 +8,9 @@ although the new master is ready. So the former one passes such requests on, and
 A request whose outcome is not known, because the connection broke, is refused with SYSTEM_BUSY: the client sends the
 message again, and it may be stored twice, as with any connection that breaks.
 
-A master that a controller has just elected may hear of it later than the former one does. With ``settle_s`` a request
-that it refuses with SYSTEM_BUSY is sent again for a while: clients would use up their retries within milliseconds.
+A master that a controller has just elected may hear of it later than the former one does. With ``max_promotion_s`` a
+request that it refuses with SYSTEM_BUSY is sent again for a while: clients would use up their retries within
+milliseconds.
 
 A request that was passed on is not passed on again: two brokers that changed their roles twice would send it to and
 fro. A flag of the frame marks it, because the signature does not cover flags.
@@ -37,7 +38,7 @@ FLAG_RELAYED: Final = 1 << 8
 CONNECT_WAIT_S: Final = 2.0
 ANSWER_TIMEOUT_S: Final = 10.0
 RETRY_S: Final = 0.2
-SETTLE_RETRY_S: Final = 0.05
+PROMOTION_RETRY_S: Final = 0.05
 Dial = Callable[[str, int], AbstractAsyncContextManager[Connection]]
 FAILURES: Final = (OSError, RemotingClosed, RemotingTimeout, RequestError)
 
@@ -45,14 +46,16 @@ FAILURES: Final = (OSError, RemotingClosed, RemotingTimeout, RequestError)
 class Relay:
     """Passes requests on to ``address`` until ``end_s``, a time of `trio.current_time`.
 
-    In the first ``settle_s`` seconds, requests that are refused with SYSTEM_BUSY are sent again.
+    In the first ``max_promotion_s`` seconds, requests that are refused with SYSTEM_BUSY are sent again.
     """
 
-    def __init__(self, address: tuple[str, int], dial: Dial, end_s: float, *, settle_s: float = 0.0) -> None:
+    def __init__(
+        self, address: tuple[str, int], dial: Dial, end_s: float, *, max_promotion_s: float = 0.0
+    ) -> None:
         self.address = address
         self._dial = dial
         self._end_s = end_s
-        self._settled_s = trio.current_time() + settle_s
+        self._promoted_by_s = trio.current_time() + max_promotion_s
         self._scope = trio.CancelScope()
         self._connection: Connection | None = None
         self._connected = trio.Event()
@@ -117,7 +120,7 @@ class Relay:
         try:
             answer = await self._ask(command, previous, sent)
             while self._is_too_early(answer):
-                await trio.sleep(SETTLE_RETRY_S)
+                await trio.sleep(PROMOTION_RETRY_S)
                 answer = await self._ask(command, None, sent)
         except FAILURES as problem:
             error = RequestError(
@@ -133,7 +136,7 @@ class Relay:
     def _is_too_early(self, answer: Command | None) -> bool:
         """Tell whether the new master may have refused a request because it does not know yet that it is one."""
         is_busy = answer is not None and answer.code == ResponseCode.SYSTEM_BUSY
-        return is_busy and trio.current_time() < self._settled_s
+        return is_busy and trio.current_time() < self._promoted_by_s
 
     async def _ask(self, command: Command, previous: trio.Event | None, sent: trio.Event) -> Command | None:
         try:

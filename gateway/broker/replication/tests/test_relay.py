@@ -121,12 +121,12 @@ async def test_nothing_is_passed_on_after_another_change_of_role(cluster, broker
 
 @simulated
 async def test_a_new_master_that_does_not_know_yet_that_it_is_one_is_asked_again(cluster):
-    """With ``settle_s``: the former master of a controller hears of the election first."""
+    """With ``max_promotion_s``: the former master of a controller hears of the election first."""
     old, new = await cluster.add_broker(), await cluster.add_broker(host="10.0.1.77")
     for node in (old, new):
         await node.service.rebuild(lambda config: change_config(config, broker_role=SLAVE, broker_id=1))
     end_s = trio.current_time() + RELAY_S
-    old.service.pass_on_to(Relay(new.address, cluster.client, end_s, settle_s=3))
+    old.service.pass_on_to(Relay(new.address, cluster.client, end_s, max_promotion_s=3))
     cluster.nursery.start_soon(old.service.relay.run)
     client = cluster.dial(old.address)
 
