@@ -54,7 +54,8 @@ log = logging.getLogger(__name__)
 
 NO_ROLE: Final = "it waits for its controllers to give it a role"
 MIN_IN_SYNC_S: Final = 3.0
-"""Time for which a slave must have been one of the replicas in sync until that is shown: a controller answers sooner."""
+"""Time for which a slave must have been one of the replicas in sync before that is shown: a controller answers sooner.
+"""
 LOOK_INTERVAL_S: Final = 1.0
 """Time between two looks at whether the master's HA port is known and reached."""
 MAX_PROMOTION_S: Final = 3.0

@@ -144,7 +144,8 @@ class AckHandler:
         key = PopKey(topic, group, queue_id, offset, self._clock.now_ms(), receipt.broker_name)
         key = self._reviver.unused_key(receipt.revive_queue_id, key)
         try:
-            self._reviver.record_pop(receipt.revive_queue_id, PopCheckpoint(key, request.invisible_time, [0]))
+            checkpoint = PopCheckpoint(key, request.invisible_time, [0])
+            self._reviver.record_pop(receipt.revive_queue_id, checkpoint, is_repeated=True)
         except RequestError as refused:
             raise RequestError(ResponseCode.SYSTEM_ERROR, None) from refused
         before = _pop_key(topic, group, queue_id, receipt)

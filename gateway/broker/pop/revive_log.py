@@ -28,16 +28,22 @@ MAX_RECORD_BYTES: Final = 64 * 1024
 """A longer record is not parsed; one with the longest names and 32 messages takes less than a tenth of this."""
 
 
+REPEATED: Final = "POP_REPEATED"
+"""Property of a checkpoint whose messages an earlier one has, ours alone: official brokers do not look at it."""
+
+
 class ReviveRecord(NamedTuple):
     """One record of a revive queue, with its place in the store.
 
     ``timed`` is True if an official broker's timer delivered the record; acks of its pop may then still be with the
-    timer.
+    timer. ``is_repeated`` is True for a checkpoint that did not move the offset of its group, because its messages were
+    popped before; it is False where that is unknown, as in records of official brokers.
     """
 
     location: RecordLocation
     content: PopCheckpoint | AckRecord
     timed: bool
+    is_repeated: bool
 
 
 class ReviveLog:
@@ -54,9 +60,14 @@ class ReviveLog:
 
     # -- writing --------------------------------------------------------------------------------------------
 
-    def write_record(self, queue_id: int, content: PopCheckpoint | AckRecord) -> int:
+    def write_record(
+        self, queue_id: int, content: PopCheckpoint | AckRecord, *, is_repeated: bool = False
+    ) -> int:
         """Store a record and return its queue offset. Raise RequestError when the store refuses it."""
-        return self._writer.append(self._build_message(queue_id, content, self._clock.now_ms()))[0]
+        record = self._build_message(queue_id, content, self._clock.now_ms())
+        if is_repeated:
+            record = record.with_changes(properties={**record.properties, REPEATED: "true"})
+        return self._writer.append(record)[0]
 
     def write_timed_acks(self, queue_id: int, acks: AckRecord, due_ms: int) -> None:
         """Store acks that the timer delivers at ``due_ms``, as the official broker does. Raise RequestError."""
@@ -130,7 +141,8 @@ class ReviveLog:
             return None
         if not content.key.broker_name:
             content.key = content.key._replace(broker_name=self._broker_name)
-        return ReviveRecord(location, content, keys.TIMER_OUT_MS in message.properties)
+        properties = message.properties
+        return ReviveRecord(location, content, keys.TIMER_OUT_MS in properties, REPEATED in properties)
 
 
 def _parse_content(message: Message) -> PopCheckpoint | AckRecord:

@@ -192,8 +192,8 @@ class Reviver:
 
     # -- pops and acks --------------------------------------------------------------------------------------
 
-    def record_pop(self, queue_id: int, checkpoint: PopCheckpoint) -> None:
-        """Record a pop, first in the revive topic.
+    def record_pop(self, queue_id: int, checkpoint: PopCheckpoint, *, is_repeated: bool = False) -> None:
+        """Record a pop, first in the revive topic. ``is_repeated``: of messages that were popped before.
 
         Raises RequestError when the topic refuses the record, or when a pop with the same key is outstanding.
         """
@@ -205,11 +205,12 @@ class Reviver:
             )
         # Step 1, before the pop is answered: with the answer the group's offset moves past the messages, and without
         # the record a crash would lose them.
-        self._write_checkpoint(queue_id, checkpoint)
+        self._write_checkpoint(queue_id, checkpoint, is_repeated=is_repeated)
         self._limit_outstanding(self._queues[queue_id])
 
-    def _write_checkpoint(self, queue_id: int, checkpoint: PopCheckpoint) -> None:
-        self._add_outstanding(queue_id, checkpoint, self.log.write_record(queue_id, checkpoint))
+    def _write_checkpoint(self, queue_id: int, checkpoint: PopCheckpoint, *, is_repeated: bool) -> None:
+        record_offset = self.log.write_record(queue_id, checkpoint, is_repeated=is_repeated)
+        self._add_outstanding(queue_id, checkpoint, record_offset)
         self._rewrite_oldest(queue_id, self._queues[queue_id])
 
     def unused_key(self, queue_id: int, key: PopKey) -> PopKey:
@@ -292,7 +293,7 @@ class Reviver:
         key, first = next(iter(queue.outstanding.items()))
         if queue.next_record - first.record_offset > MAX_RECORDS_BEHIND:
             with suppress(RequestError):  # The next pop tries again.
-                first.record_offset = self.log.write_record(queue_id, first.checkpoint)
+                first.record_offset = self.log.write_record(queue_id, first.checkpoint, is_repeated=True)
                 # It goes to the end, because `done_offset` relies on the order of records.
                 queue.outstanding[key] = queue.outstanding.pop(key)
                 self._skip_own_record(queue, first.record_offset)
@@ -347,7 +348,7 @@ class Reviver:
                 RecordKind.POP_RECORD, location, "its messages are beyond the end of their queue"
             )
             return
-        if location.queue_offset >= queue.saved_record:
+        if location.queue_offset >= queue.saved_record and not record.is_repeated:
             # The pop moved the group's offset in memory, but the crash came before that was saved.
             self._advance_group(content)
         if content.offset_diffs and not content.is_done:
@@ -368,8 +369,9 @@ class Reviver:
     def undo_pops_from(self, physical_offset: int) -> Iterator[None]:
         """Move groups back to before the pops whose records a cut of the log at an offset will remove.
 
-        Nobody could revive these messages. Messages that a group held there for longer may come to it once more. Others
-        may run at each yield, but no pop.
+        Nobody could revive these messages. A repeated checkpoint, such as that of a message that a consumer held for
+        longer, did not move its group: the first one is cut as well, or stays, and with it the message is revived.
+        Others may run at each yield, but no pop.
         """
         starts: dict[tuple[str, str, int], int] = {}
         for queue_id in range(len(self._queues)):
@@ -377,7 +379,7 @@ class Reviver:
                 for number, record in enumerate(self.log.read_records_from(queue_id, physical_offset), 1):
                     if number % RECORDS_PER_SLICE == 0:
                         yield
-                    if isinstance(record.content, PopCheckpoint):
+                    if isinstance(record.content, PopCheckpoint) and not record.is_repeated:
                         key = record.content.key
                         queue = key.group, key.topic, key.queue_id
                         starts[queue] = min(key.start_offset, starts.get(queue, key.start_offset))
@@ -520,7 +522,8 @@ class Reviver:
         key = self.unused_key(queue_id, checkpoint.key._replace(start_offset=offset))
         invisible_time = checkpoint.revive_time + longer_ms - key.pop_time
         try:
-            self._write_checkpoint(queue_id, PopCheckpoint(key, invisible_time, [0], postponements=times + 1))
+            postponed = PopCheckpoint(key, invisible_time, [0], postponements=times + 1)
+            self._write_checkpoint(queue_id, postponed, is_repeated=True)
         except RequestError:
             return False
         return True

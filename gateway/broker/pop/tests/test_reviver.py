@@ -577,6 +577,76 @@ async def test_pops_whose_records_are_cut_are_undone(cluster):
 
 
 @simulated
+async def test_a_longer_invisible_time_that_is_cut_leaves_the_group_where_it_is(cluster):
+    """The record of the pop itself stays: whoever has the log revives the message."""
+    node = await cluster.add_broker()
+    client, offsets = Client(cluster, node), node.broker.offsets
+    await client.send(*(b"%d" % number for number in range(10)))
+    (early, *_) = await client.pop(queue_id=0, max_msg_nums=5)
+    end = node.broker.store.max_physical_offset
+    await client.change(early, 60_000)
+    await client.change(early, 90_000)
+    list(node.broker.pop.state.reviver.undo_pops_from(end))
+    assert offsets.query_offset("GID", "orders", 0) == 5
+    (late, *_) = await client.pop(queue_id=0, max_msg_nums=3)
+    await client.change(late, 60_000)
+    await client.change(early, 60_000)
+    list(node.broker.pop.state.reviver.undo_pops_from(end))
+    assert offsets.query_offset("GID", "orders", 0) == 5
+
+
+@simulated
+async def test_a_checkpoint_written_again_that_is_cut_leaves_the_group_where_it_is(cluster, monkeypatch):
+    monkeypatch.setattr(reviver_module, "MAX_RECORDS_BEHIND", 3)
+    node = await cluster.add_broker(revive_queue_num=1)
+    client, reviver = Client(cluster, node), node.broker.pop.state.reviver
+    await client.send(*(b"%d" % number for number in range(20)))
+    await client.pop(queue_id=0, max_msg_nums=1, invisible_time=10**9)
+    for _ in range(2):
+        await client.ack(*await client.pop(queue_id=0, max_msg_nums=1))
+    end = node.broker.store.max_physical_offset
+    for _ in range(2):
+        await client.ack(*await client.pop(queue_id=0, max_msg_nums=1))
+    assert [value["so"] for tag, value in records(node) if tag == "ck"] == [0, 1, 2, 0, 3, 4, 0]
+    list(reviver.undo_pops_from(end))
+    assert node.broker.offsets.query_offset("GID", "orders", 0) == 3
+
+
+@simulated
+async def test_a_postponed_message_that_is_cut_leaves_the_group_where_it_is(cluster):
+    node = await cluster.add_broker()
+    client, reviver = Client(cluster, node), node.broker.pop.state.reviver
+    await client.send(b"a", b"b")
+    await client.pop(invisible_time=1_000)
+    end = node.broker.store.max_physical_offset
+
+    def refuse(key, message):
+        raise RequestError(1, "not now")
+
+    reviver._write_retry = refuse
+    await trio.sleep(2)
+    assert [tag for tag, _ in records(node)] == ["ck", "ck", "ck", "bAck"]
+    list(reviver.undo_pops_from(end))
+    assert node.broker.offsets.query_offset("GID", "orders", 0) == 2
+
+
+@simulated
+async def test_a_longer_invisible_time_moves_no_group_at_a_start(cluster):
+    """A consumer may hold a message that its group is to get again, after its offset was set back."""
+    files = MemoryFiles()
+    node = await cluster.add_broker(files=files)
+    client = Client(cluster, node)
+    await client.send(*(b"%d" % number for number in range(10)))
+    *_, last = await client.pop(queue_id=0)
+    node.broker.offsets.commit_of_client("GID", "orders", 0, 3)
+    await trio.sleep(6)
+    await client.change(last, 60_000)
+    await node.crash()
+    node = await cluster.add_broker(files=files)
+    assert node.broker.offsets.query_offset("GID", "orders", 0) == 3
+
+
+@simulated
 async def test_pops_are_undone_as_far_as_their_records_can_be_read(cluster, monkeypatch):
     node = await cluster.add_broker()
     client, offsets = Client(cluster, node), node.broker.offsets
