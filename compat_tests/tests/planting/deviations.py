@@ -285,8 +285,8 @@ _DEVIATIONS: Final = (
         "offsets-not-saved-by-an-orderly-stop",
         "test_restart.py::test_stop",
         f"{BROKER}/assembly/service.py",
-        "                broker.offsets,\n",
-        "",
+        "(broker.consumer_filters, broker.offsets, takeover,",
+        "(broker.consumer_filters, takeover,",
     ),
     deviation(
         ACCESS,

@@ -78,7 +78,7 @@ from storage.timer_store import TimerStore, TimerStoreConfig
 CONFIRMED_HALVES: Final = "confirmed half messages"
 EXPECTED_TABLES = ("topics.json", "subscriptionGroup.json", "consumerOffset.json", "delayOffset.json")
 """Tables that every used store has. Most of the others come back by themselves, from heartbeats and deliveries."""
-PROGRESS_TABLES = ("consumerOffset.json", "delayOffset.json", "consumerOrderInfo.json")
+PROGRESS_TABLES = ("consumerOffset.json", "delayOffset.json", "consumerOrderInfo.json", "takeover.json")
 """Tables of progress: how far messages have been consumed or delivered."""
 PLAIN_LINKS: Final = PeerLinks()
 

@@ -20,7 +20,7 @@ step leaves a store that the next start recovers.
 
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -221,6 +221,7 @@ class BrokerService:
         )
         self._checkpoint_ends = broker.store.max_physical_offset, broker.store.readable_until
         self._checking_transactions = trio.Lock()
+        self._saving_progress = trio.Lock()
         self._connections: set[Connection] = set()
         self._users: list[PartsUser] = []
         self._order_change, self._changes = trio.open_memory_channel[PartsChange](MAX_CHANGES)
@@ -841,24 +842,35 @@ class BrokerService:
     async def _commit_broadcast_offsets(self) -> None:
         await run_in_slices(self.broker.broadcasts.commit_and_expire())
 
-    def _commit_pops(self) -> None:
-        """Take how far pops are, and which offsets they have moved, into the tables that are saved."""
-        broker = self.broker
-        broker.pop.state.reviver.commit_offsets()
-        broker.replication.takeover.replace_popped_keys(broker.pop.state.reviver.prune_popped_keys())
+    def _commit_pops(self) -> Iterator[None]:
+        """Take how far pops are, and which offsets they have moved, into the tables that are saved, in slices.
+
+        In this order: an offset of the revive group that counts a pop is saved with the key of the pop, or after it.
+        """
+        reviver, takeover = self.broker.pop.state.reviver, self.broker.replication.takeover
+        reviver.commit_offsets()
+        while changed_keys := reviver.take_changed_keys():
+            takeover.change_popped_keys(*changed_keys)
+            yield
 
     async def _save_offsets(self) -> None:
-        # First, because the others are not saved after a failed flush of the store.
-        await self.broker.consumer_filters.save_changes()
-        if self.broker.config.role is Role.MASTER:
-            self._commit_pops()
+        # One at a time: the revive group's offset of one must not be written before the keys of another.
+        async with self._saving_progress:
+            broker, takeover = self.broker, self.broker.replication.takeover
+            # First, because the others are not saved after a failed flush of the store.
+            await broker.consumer_filters.save_changes()
+            if broker.config.role is Role.MASTER:
+                await run_in_slices(self._commit_pops())
             # Before the offsets: after a crash it must know which of them pops have moved.
-            await self.broker.replication.takeover.save_changes()
-        await self.broker.offsets.save_changes()
-        await self.broker.delay_service.save_changes()
-        # After them at a slave: it counts work that is in the log, which they have flushed.
-        await self.broker.replication.takeover.save_changes()
-        await self.broker.pop.state.ordered_pops.save_changes()
+            await takeover.save_changes()
+            has_masters_pops = not takeover.has_own_pops
+            await broker.offsets.save_changes()
+            if has_masters_pops:
+                takeover.note_saved_pops()
+            await broker.delay_service.save_changes()
+            # After the offsets as well: a slave may have replaced those of its own pops by the master's.
+            await takeover.save_changes()
+            await broker.pop.state.ordered_pops.save_changes()
 
     @property
     def _settings(self) -> tuple[SettingsTable, ...]:
@@ -947,8 +959,9 @@ class BrokerService:
             if broker.timer_delivery is not None:
                 stack.callback(broker.timer_delivery.close)
             stack.callback(self._persist_tables)
+            if broker.config.role is Role.MASTER:
+                stack.callback(lambda: list(self._commit_pops()))
             if self._stores_at_end:
-                stack.callback(self._commit_pops)
                 stack.callback(broker.transactions.op_messages.flush)
 
     def _close_store(self) -> None:
@@ -966,20 +979,21 @@ class BrokerService:
 
     def _persist_tables(self) -> None:
         """Write all tables. Raises StoreFull or OSError as `close` does; the next call then tries again."""
-        broker = self.broker
+        broker, takeover = self.broker, self.broker.replication.takeover
         self._has_unsaved_tables = True
         with ExitStack() as stack:
-            for table in (
-                *self._settings,
-                broker.delay_service,
-                broker.replication.takeover,
-                broker.consumer_filters,
-                broker.offsets,
-                broker.pop.state.ordered_pops,
-            ):
+            # The last is written first: what pops have moved is written before the offsets, as `_save_offsets` does.
+            for table in (*self._settings, broker.delay_service, takeover):
+                stack.callback(_persist_unless_flush_failed, table)
+            stack.callback(self._note_saved_pops)
+            for table in (broker.consumer_filters, broker.offsets, takeover, broker.pop.state.ordered_pops):
                 stack.callback(_persist_unless_flush_failed, table)
         self._has_unsaved_tables = False
         broker.offsets.delete_journal()
+
+    def _note_saved_pops(self) -> None:
+        if not self.broker.offsets.is_dirty:
+            self.broker.replication.takeover.note_saved_pops()
 
 
 def _cut(store: MessageStore, epochs: EpochTable | None, end: int) -> None:

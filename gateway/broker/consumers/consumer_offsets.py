@@ -77,6 +77,7 @@ class ConsumerOffsets(ChangingTable):
         self._count = sum(map(len, self.table.values()))
         self._keys_of_topic: dict[str, set[str]] = {}
         self._keys_of_group: dict[str, set[str]] = {}
+        self._removal_listeners: list[Callable[[str], object]] = []
         for key in self.table:
             self._add_key(key)
         self._take_over(records)
@@ -330,6 +331,10 @@ class ConsumerOffsets(ChangingTable):
         """Forget the offsets of some groups in some topics, by their keys in the table."""
         self._remove_keys([key for key in keys if key in self.table])
 
+    def add_removal_listener(self, listener: Callable[[str], object]) -> None:
+        """Have ``listener`` called with each key, as topic@group, that leaves the table."""
+        self._removal_listeners.append(listener)
+
     def _remove_keys(self, keys: list[str]) -> None:
         for key in keys:
             self._count -= len(self.table.pop(key))
@@ -341,6 +346,8 @@ class ConsumerOffsets(ChangingTable):
                 index[name].discard(key)
                 if not index[name]:
                     del index[name]
+            for listener in self._removal_listeners:
+                listener(key)
             self._dirty = True
 
     def lower_to_group(

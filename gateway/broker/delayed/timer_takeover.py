@@ -19,7 +19,7 @@ knows nothing of what was delivered since.
 """
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from enum import StrEnum
 from hashlib import blake2b
 from itertools import islice
@@ -64,7 +64,7 @@ class _Saved(NamedTuple):
     is_compared: bool
     master_role: str
     has_own_pops: bool
-    popped_keys: frozenset[str]
+    popped_keys: set[str]
 
 
 class TakeoverState(ChangingTable):
@@ -86,7 +86,7 @@ class TakeoverState(ChangingTable):
         super().__init__(file)
         saved = file.load(_parse_file)
         file.is_missing = False  # nothing needs to be written for a master
-        unknown = _Saved(StoreRole.MASTER, UNKNOWN, UNKNOWN, True, "", False, frozenset())
+        unknown = _Saved(StoreRole.MASTER, UNKNOWN, UNKNOWN, True, "", False, set())
         (
             self.role,
             self.read_ms,
@@ -96,6 +96,7 @@ class TakeoverState(ChangingTable):
             self.has_own_pops,
             self.popped_keys,
         ) = saved or unknown
+        self._has_unsaved_pops = False
         self.metrics = b""
 
     def _change(self, role: StoreRole, read_ms: int, queue_offset: int) -> None:
@@ -104,7 +105,7 @@ class TakeoverState(ChangingTable):
             self._dirty = True
 
     def begin_following(self, *, has_messages: bool) -> None:
-        """Record, durably, that the store is a slave's. Raises StoreFull, OSError."""
+        """Record, durably, that the store is a slave's. Raises StoreFull, OSError, FlushFailed."""
         if self.role is not StoreRole.SLAVE:
             self._change(StoreRole.SLAVE, UNKNOWN, UNKNOWN)
             self.is_compared = not has_messages
@@ -131,19 +132,36 @@ class TakeoverState(ChangingTable):
 
     def note_popped_keys(self, keys: Iterable[str]) -> None:
         """Remember that pops have moved some offsets."""
-        self.replace_popped_keys(self.popped_keys.union(keys))
+        self.change_popped_keys(frozenset(keys), frozenset())
+
+    def change_popped_keys(self, added: Set[str], removed: Set[str]) -> None:
+        """Remember that pops have moved some offsets, and forget others."""
+        if not added <= self.popped_keys or not removed.isdisjoint(self.popped_keys):
+            self.popped_keys |= added
+            self.popped_keys -= removed
+            self._dirty = True
 
     def replace_popped_keys(self, keys: Iterable[str]) -> None:
         """Remember these offsets as those that pops have moved, and no others."""
-        popped_keys = frozenset(keys)
+        popped_keys = set(keys)
         if popped_keys != self.popped_keys:
             self.popped_keys = popped_keys
             self._dirty = True
 
     def note_pops(self) -> None:
-        """Record that the offsets of groups that pop are the present master's."""
+        """Record that the offsets of groups that pop are the present master's.
+
+        The file says so only after `note_saved_pops`: otherwise a crash before the offsets are saved leaves those of
+        pops that were cut.
+        """
         if self.has_own_pops:
             self.has_own_pops = False
+            self._has_unsaved_pops = True
+
+    def note_saved_pops(self) -> None:
+        """Record that the offsets are saved with which `note_pops` was called."""
+        if self._has_unsaved_pops:
+            self._has_unsaved_pops = False
             self._dirty = True
 
     def note_checkpoint(self, packed: bytes) -> None:
@@ -158,7 +176,7 @@ class TakeoverState(ChangingTable):
         self.metrics = content
 
     def begin_takeover(self, read_ms: int, queue_offset: int) -> None:
-        """Record, durably, that the timer files are replaced. Raises StoreFull, OSError."""
+        """Record, durably, that the timer files are replaced. Raises StoreFull, OSError, FlushFailed."""
         self._change(StoreRole.TAKING_OVER, read_ms, queue_offset)
         self.persist()
 
@@ -168,14 +186,15 @@ class TakeoverState(ChangingTable):
 
     def encode_slices(self) -> Iterator[bytes]:
         """Yield the content of takeover.json. Hundreds of thousands of offsets may have been moved by pops."""
-        keys = iter(self.popped_keys)
+        # A copy, because the set may change between the slices.
+        keys = iter(list(self.popped_keys))
         values = {
             "role": self.role,
             "timerReadMs": self.read_ms,
             "timerQueueOffset": self.queue_offset,
             "isCompared": self.is_compared,
             "masterRole": self.master_role,
-            "hasOwnPops": self.has_own_pops,
+            "hasOwnPops": self.has_own_pops or self._has_unsaved_pops,
         }
         yield dump_table("takeover.json", values)[:-1] + b',"poppedKeys":['
         comma = b""
@@ -283,5 +302,5 @@ def _parse_file(content: bytes) -> _Saved:
         saved.get("isCompared") is not False,
         str(saved.get("masterRole", "")),
         saved.get("hasOwnPops") is True,
-        frozenset(map(str, popped_keys) if isinstance(popped_keys, list) else ()),
+        set(map(str, popped_keys) if isinstance(popped_keys, list) else ()),
     )

@@ -44,6 +44,7 @@ from gateway.broker.pop.receipts import REVIVE_GROUP, SEEN_GROUP, original_topic
 from gateway.broker.pop.revive_log import ReviveLog, ReviveRecord
 from gateway.broker.waiting.long_poll import LongPolls
 from gateway.config.process import BrokerConfig
+from gateway.config.replication import Role
 from remoting.bodies.topics import TopicConfig
 from remoting.errors import RequestError
 from storage.append import NewMessage
@@ -59,6 +60,8 @@ Source: PopReviveService.mergeAndRevive waits for more than 2 s of later records
 RETRY_QUEUES: Final = 1
 POPS_PER_SLICE: Final = 256
 """Pops of a deleted topic that are dropped in one turn."""
+KEYS_PER_SLICE: Final = 2000
+"""Keys of offsets that came or went, and are taken in one turn."""
 RECORDS_PER_SLICE: Final = 100
 """Records that are cut, and looked at in one turn."""
 MAX_RECORDS_BEHIND: Final = 10_000
@@ -139,15 +142,40 @@ class Reviver:
         self._outstanding_counts: dict[tuple[str, str, int], int] = {}
         self.popped_keys: set[str] = set()
         """Keys, as topic@group, of the offsets that pops have moved; no more than there are offsets."""
+        self._changed_keys: set[str] = set()
+        self._offsets.add_removal_listener(self._forget_key)
         self._queues = [self._open_queue(queue_id) for queue_id in range(config.pop.revive_queue_num)]
         for queue_id in range(config.pop.revive_queue_num):
             self.catch_up(queue_id)
 
     def prune_popped_keys(self, earlier: Iterable[str] = ()) -> Set[str]:
         """Return the keys of offsets that pops have moved, now or ``earlier``, without those that are gone."""
-        self.popped_keys |= frozenset(earlier)
-        self.popped_keys &= self._offsets.table.keys()
+        self.popped_keys.update(earlier)
+        missing_keys = self.popped_keys - self._offsets.table.keys()
+        self.popped_keys -= missing_keys
+        self._changed_keys |= missing_keys
         return self.popped_keys
+
+    def take_changed_keys(self) -> tuple[Set[str], Set[str]] | None:
+        """Return some keys that `popped_keys` has got since they were last taken, and some that it has lost.
+
+        Called until it returns None, a turn for each call: a topic with 100,000 groups may have been deleted.
+        """
+        changed_keys = {self._changed_keys.pop() for _ in range(min(KEYS_PER_SLICE, len(self._changed_keys)))}
+        if not changed_keys:
+            return None
+        # A message may be prolonged whose group has no offset, or has none any more.
+        self.popped_keys -= changed_keys - self._offsets.table.keys()
+        return changed_keys & self.popped_keys, changed_keys - self.popped_keys
+
+    def _forget_key(self, key: str) -> None:
+        if key in self.popped_keys:
+            self.popped_keys.remove(key)
+            self._note_changed_key(key)
+
+    def _note_changed_key(self, key: str) -> None:
+        if self.config.role is Role.MASTER:  # A slave's are never taken: it remembers what its master says.
+            self._changed_keys.add(key)
 
     def count_outstanding(self, topic: str, group: str, queue_id: int) -> int:
         """Return the number of messages of a queue that a group popped and that are neither acked nor revived."""
@@ -164,7 +192,10 @@ class Reviver:
     def _adjust_count(self, key: PopKey, change: int) -> None:
         queue = key.topic, key.group, key.queue_id
         if change > 0:
-            self.popped_keys.add(f"{key.topic}@{key.group}")
+            name = f"{key.topic}@{key.group}"
+            if name not in self.popped_keys:
+                self.popped_keys.add(name)
+                self._note_changed_key(name)
         count = self._outstanding_counts.pop(queue, 0) + change
         if count:
             self._outstanding_counts[queue] = count

@@ -1,0 +1,124 @@
+"""Offsets that pops have moved, and what takeover.json says about them, after a crash between their writes."""
+
+import time
+
+import pytest
+import trio
+
+from gateway.broker.consumers.consumer_offsets import parse_offsets
+from gateway.broker.delayed.timer_takeover import TakeoverState
+from gateway.config.replication import SLAVE
+from gateway.runtime.config_file import ConfigFile
+from gateway.tests.cluster import Cluster, Node, simulated
+from gateway.tests.configs import change_config
+from gateway.tests.popping import Client
+from storage.files import MemoryFiles
+
+
+class KilledFiles(MemoryFiles):
+    """Files of a process that is killed after it has written a table; "" for none."""
+
+    last_table = ""
+    is_killed = False
+
+    def write_small(self, path: str, data: bytes, backup: str | None = None) -> None:
+        if not self.is_killed:
+            super().write_small(path, data, backup)
+        if self.last_table and path.endswith(self.last_table):
+            self.is_killed = True
+
+
+@simulated
+async def test_a_master_killed_while_it_stops_knows_which_offsets_pops_have_moved(cluster: Cluster) -> None:
+    """Its slave has them wait for the log: what was revived is perhaps not copied yet."""
+    files = KilledFiles()
+    node = await cluster.add_broker(files=files)
+    client = Client(cluster, node)
+    await client.send(b"0")
+    await client.ack(*await client.pop(queue_id=0))
+    files.last_table = "consumerOffset.json"
+    await node.stop()
+    assert files.is_killed
+    files.last_table, files.is_killed = "", False
+    node = await cluster.add_broker(files=files)
+    assert node.broker.offsets.query_offset("GID", "orders", 0) == 1
+    assert node.broker.pop.state.reviver.popped_keys == {"orders@GID"}
+
+
+async def _slave_with_masters_pops(cluster: Cluster, files: KilledFiles) -> Node:
+    node = await cluster.add_broker(files=files)
+    await node.service.rebuild(lambda config: change_config(config, broker_role=SLAVE, broker_id=1))
+    takeover, offsets = node.broker.replication.takeover, node.broker.offsets
+    takeover.has_own_pops = True
+    offsets.merge({"t@pops": {0: 18}})
+    takeover.note_master_role("SYNC_MASTER")
+    await node.service._save_offsets()
+    takeover.note_popped_keys(["t@pops", "u@pops"])
+    offsets.adopt_progress({"t@pops": {0: 15}, "u@pops": {0: 7}})
+    takeover.note_pops()
+    return node
+
+
+@pytest.mark.parametrize("is_stopping", [False, True])
+@pytest.mark.parametrize("last_table", ["takeover.json", "consumerOffset.json", ""])
+@simulated
+async def test_a_slave_killed_while_it_saves_does_not_take_its_own_pops_for_its_masters(
+    cluster: Cluster, last_table: str, is_stopping: bool
+) -> None:
+    files = KilledFiles()
+    node = await _slave_with_masters_pops(cluster, files)
+    files.last_table = last_table
+    if is_stopping:
+        await node.stop()
+    else:
+        await node.service._save_offsets()
+    assert files.is_killed == bool(last_table)
+    root = node.broker.store.config.config_path
+    saved = TakeoverState(ConfigFile(files, f"{root}/takeover.json"))
+    content = files.read_small(f"{root}/consumerOffset.json")
+    assert content is not None
+    offsets = parse_offsets(content).offset_table
+    assert offsets.keys() - saved.popped_keys == set()
+    assert saved.has_own_pops or offsets == {"t@pops": {0: 15}, "u@pops": {0: 7}}
+    assert saved.has_own_pops == bool(last_table)
+
+
+class LongestTurn(trio.abc.Instrument):
+    """Measures the processor time of the longest turn of the loop."""
+
+    def __init__(self) -> None:
+        self.longest_s = 0.0
+        self._started_s = time.thread_time()
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self._started_s = time.thread_time()
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.longest_s = max(self.longest_s, time.thread_time() - self._started_s)
+
+
+async def _longest_turn_s(node: Node) -> float:
+    turn = LongestTurn()
+    trio.lowlevel.add_instrument(turn)
+    await node.service._save_offsets()
+    trio.lowlevel.remove_instrument(turn)
+    return turn.longest_s
+
+
+@simulated
+async def test_many_offsets_that_pops_have_moved_are_saved_in_turns(cluster: Cluster) -> None:
+    node = await cluster.add_broker()
+    reviver, offsets = node.broker.pop.state.reviver, node.broker.offsets
+    offsets.merge({f"topic@group{number}": {0: 1} for number in range(300_000)})
+    reviver.prune_popped_keys(list(offsets.table))
+    node.broker.replication.takeover.note_popped_keys(offsets.table)
+    await node.service._save_offsets()
+    client = Client(cluster, node)
+    longest_s = []
+    for number in range(5):
+        await client.send(b"a message")
+        await client.pop(group=f"GID{number}", queue_id=0)
+        longest_s.append(await _longest_turn_s(node))
+        assert f"orders@GID{number}" in node.broker.replication.takeover.popped_keys
+    print("longest turns, ms:", [round(1000 * turn_s, 1) for turn_s in longest_s])
+    assert min(longest_s) < 0.025
