@@ -45,7 +45,7 @@ class ElectionLaws(Laws):
     newest_epoch: int = 0
     """The newest epoch in which a message was stored."""
     epoch_starts: dict[int, int] = field(default_factory=dict)
-    """Where the log of the master of each epoch ended when it became master."""
+    """The end of the log of each epoch's master when it became master."""
     violations: list[str] = field(default_factory=list)
 
     def note_stored(self, broker: Acceptor, brokers: Sequence[Acceptor], now_s: float) -> None:

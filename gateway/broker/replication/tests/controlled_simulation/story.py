@@ -134,6 +134,9 @@ class ControlledStory(GroupStory):
     async def _wait_in_sync(self) -> None:
         """All faults are over: the replicas are in sync, also after the master has handed over."""
         await super()._wait_in_sync()
+        # A leader whose last renewals were lost in a fault leads until its lease ends; then, for a moment, none does.
+        await trio.sleep(self.controllers.config.lease_s)
+        await super()._wait_in_sync()
         await self._wait_for_epochs()
         await self.group.hand_over_in_peace()
         await super()._wait_in_sync()
