@@ -32,9 +32,13 @@ that only removes is refused, another member is the reason, and the next one kee
 refusals, and a request without answer, leave the question open: the replica stays required until a newer set is
 accepted, or an answer to a later request settles it.
 
+**Without allAckInSyncStateSet** everything is confirmed at once, and an answer waits until ``inSyncReplicas`` brokers
+have the message, whether they are in the set or not. If that is not set, it waits for one member besides the master. A
+master that is alone waits for all that join it: the controller may have accepted any of them already.
+
 Source: AutoSwitchHAService and AutoSwitchHAConnection, CommitLog.asyncPutMessage, 5.4.0. Deviations: the two steps of
 joining, refusals, and members that lost their log; inSyncReplicas unset is one member of the set besides the
-master, if there is one.
+master, if there is one or may be one.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -398,20 +402,33 @@ class SyncStateRule:
     # -- the rule of the answer gate --------------------------------------------------------------------------------
 
     @property
-    def required_copies(self) -> int:
-        """The number of replicas that must have a message, this master included, without allAckInSyncStateSet."""
-        return self.settings.in_sync_replicas or min(2, len(self.members))
-
-    @property
     def replicated_position(self) -> int:
         """The end of the log for which no answer has to wait any more."""
         if self.settings.all_ack_in_sync_state_set:
             return self.confirm_offset
-        required_slaves = self.required_copies - 1
+        if not self.settings.in_sync_replicas:
+            return self._position_of_one
+        required_slaves = self.settings.in_sync_replicas - 1
         if required_slaves <= 0:
             return self._log_end()
         acknowledged = sorted((replica.acknowledged for replica in self._replicas.values()), reverse=True)
         return acknowledged[required_slaves - 1] if len(acknowledged) >= required_slaves else 0
+
+    @property
+    def _position_of_one(self) -> int:
+        """The end of what one replica of the set has besides this master.
+
+        A master that is alone in the set waits for all that join it: the controller may have accepted any of them.
+        """
+        members = self.members - {self.own_id}
+        if members:
+            return max(self._acknowledged_by(broker_id) for broker_id in members)
+        joining = self.required - {self.own_id}
+        return min((self._acknowledged_by(broker_id) for broker_id in joining), default=self._log_end())
+
+    def _acknowledged_by(self, broker_id: int) -> int:
+        progress = self._replicas.get(broker_id)
+        return 0 if progress is None else progress.acknowledged
 
     @property
     def timeout_s(self) -> float:
@@ -422,7 +439,8 @@ class SyncStateRule:
         """Return the status of the message that was appended last if its answer need not wait, otherwise None."""
         if self.settings.all_ack_in_sync_state_set:
             return ResponseCode.SUCCESS if self.confirms_at_once else None
-        return None if self.required_copies > 1 else ResponseCode.SUCCESS
+        required_copies = self.settings.in_sync_replicas or len(self.required)
+        return None if required_copies > 1 else ResponseCode.SUCCESS
 
     def check_append(self) -> None:
         """Refuse a message while the set is smaller than ``minInSyncReplicas``. Raises RequestError."""

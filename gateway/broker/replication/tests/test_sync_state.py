@@ -149,7 +149,7 @@ def test_without_all_ack_everything_is_confirmed():
         (2, {1}, None, 90),
         (3, {1, 2}, None, 40),
         (4, {1, 2, 3}, None, 0),
-        (0, {1}, ResponseCode.SUCCESS, 100),  # unset: one member, if there is one
+        (0, {1}, None, 40),  # unset: all who join a master that is alone
         (0, {1, 2}, None, 90),
     ],
 )
@@ -161,6 +161,52 @@ def test_without_all_ack_a_number_of_replicas_is_waited_for(in_sync_replicas, me
     master.rule.acknowledge(three, 40)
     assert master.rule.status_now() == status
     assert master.rule.replicated_position == position
+
+
+def test_without_a_number_a_master_that_is_alone_waits_for_nobody():
+    master = Master({1}, end=100, all_ack_in_sync_state_set=False)
+    assert (master.rule.status_now(), master.rule.replicated_position) == (ResponseCode.SUCCESS, 100)
+
+
+def test_without_a_number_a_replica_that_joins_a_lonely_master_is_waited_for():
+    """The controller may have it in the set already when the master dies, and elect it."""
+    master = Master(end=100, all_ack_in_sync_state_set=False)
+    assert master.rule.status_now() == ResponseCode.SUCCESS
+    two = master.rule.join("2", 90)
+    master.rule.acknowledge(two, 100)
+    assert master.rule.wanted_set() == {1, 2}
+    master.end = 120
+    assert master.rule.status_now() is None
+    assert master.rule.replicated_position == 100
+    master.rule.acknowledge(two, 120)
+    assert master.positions[-1] == 120
+    master.rule.refused({1, 2}, NOT_ALIVE)
+    master.end = 130
+    assert (master.rule.status_now(), master.rule.replicated_position) == (ResponseCode.SUCCESS, 130)
+
+
+def test_without_a_number_all_who_join_a_lonely_master_are_waited_for():
+    """Any of them may be accepted first."""
+    master = Master(end=100, all_ack_in_sync_state_set=False)
+    replicas = [master.rule.join(name, 100) for name in ("2", "3")]
+    master.end = 120
+    master.rule.acknowledge(replicas[0], 120)
+    assert master.positions[-1] == 100
+    master.rule.acknowledge(replicas[1], 110)
+    assert master.positions[-1] == 110
+    master.accept({1, 2})
+    assert master.positions[-1] == 120, "one of the set has it"
+
+
+def test_without_a_number_only_replicas_of_the_set_count():
+    """Nobody else can be elected."""
+    master = Master({1, 2}, all_ack_in_sync_state_set=False)
+    two, three = master.rule.join("2", 0), master.rule.join("3", 0)
+    master.end = 100
+    master.rule.acknowledge(three, 100)
+    assert (master.rule.status_now(), master.rule.replicated_position) == (None, 0)
+    master.rule.acknowledge(two, 80)
+    assert master.rule.replicated_position == 80
 
 
 def test_a_set_smaller_than_the_minimum_refuses_messages():
