@@ -8,7 +8,7 @@ from gateway.broker.replication.tests.controlled_simulation.laws import Election
 from gateway.broker.replication.tests.controlled_simulation.story import run_seed
 from gateway.tests.seeds import run_seeds, trace_seed
 
-SEEDS = int(os.environ.get("SIMULATION_SEEDS", "24"))
+SEEDS = int(os.environ.get("SIMULATION_SEEDS", "36"))
 SEEDS_PER_TEST = 6
 
 

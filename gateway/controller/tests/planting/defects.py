@@ -24,6 +24,8 @@ class Law(enum.StrEnum):
     EPOCHS = "Epochs only grow"
     ACCEPTED = "An accepted set is not undone"
     ACKNOWLEDGED = "Acknowledged by all is not lost"
+    COPIES = "An answer has its copies"
+    NEWEST = "A new master lacks only the newest"
     READ = "What is read stays"
     ALL_EPOCHS = "Every epoch reaches every replica"
 
@@ -148,6 +150,36 @@ CONTROLLER_DEFECTS: Final = Catalogue(
                 "                if progress is None:\n                    continue\n                lowest",
             ),
             WHOLE_BROKERS,
+        ),
+        Defect(
+            "one-slave-is-taken-for-all-that-have-to-have-a-message",
+            Law.COPIES,
+            change(
+                f"{REPLICATION}/sync_state.py",
+                "        return acknowledged[required_slaves - 1] if",
+                "        return acknowledged[0] if",
+            ),
+            WHOLE_BROKERS,
+        ),
+        Defect(
+            "replica-that-joins-a-lonely-master-is-not-waited-for",
+            Law.COPIES,
+            change(
+                f"{REPLICATION}/sync_state.py",
+                "self.settings.in_sync_replicas or len(self.required)\n",
+                "self.settings.in_sync_replicas or len(self.members)\n",
+            ),
+            WHOLE_BROKERS,
+        ),
+        Defect(
+            "replica-that-does-not-keep-up-stays-in-the-set",
+            Law.NEWEST,
+            change(
+                f"{REPLICATION}/sync_state.py",
+                "        lost = {broker_id for broker_id in self.members if self._is_lost(broker_id, now_s)}\n",
+                "        lost = set[int]()\n",
+            ),
+            (f"{REPLICATION}/tests/test_sync_state.py",),
         ),
         Defect(
             "slave-shows-what-is-not-confirmed",

@@ -14,6 +14,8 @@ def summarize(outcomes: Sequence[ControlledOutcome]) -> str:
         f"{sum(outcome.terms for outcome in outcomes)} terms of controllers, "
         f"{sum(outcome.elections for outcome in outcomes)} masters elected, "
         f"{sum(outcome.lost_masters for outcome in outcomes)} masters lost, "
+        f"{sum(outcome.losses for outcome in outcomes)} messages lost as the mode allows, "
+        f"up to {max((outcome.longest_lag_s for outcome in outcomes), default=0):.1f} s old, "
         f"{summarize_brokers([outcome.of_brokers for outcome in outcomes])}"
     )
 

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Any, Final
 
 import trio
@@ -11,7 +12,8 @@ from gateway.broker.assembly.controlled_role import NO_ROLE, ControllerMode, und
 from gateway.broker.assembly.role_control import RoleLinks
 from gateway.broker.broker import Broker
 from gateway.broker.replication.parts import PeerLinks
-from gateway.broker.replication.tests.controlled_simulation.laws import ElectionLaws
+from gateway.broker.replication.tests.controlled_simulation.laws import ControlledHistory, ElectionLaws
+from gateway.broker.replication.tests.controlled_simulation.modes import Mode
 from gateway.broker.replication.tests.simulation.brokers import (
     LIMITS,
     PORT,
@@ -22,7 +24,7 @@ from gateway.broker.replication.tests.simulation.brokers import (
     SimService,
     read_queue,
 )
-from gateway.broker.replication.tests.simulation.history import History, LawBroken
+from gateway.broker.replication.tests.simulation.history import LawBroken
 from gateway.broker.replication.tests.simulation.network import Network
 from gateway.config.replication import Role
 from gateway.tests.configs import broker_config
@@ -32,7 +34,6 @@ from remoting.server import ServerLimits
 
 CONTROLLER_SETTINGS: Final[dict[str, Any]] = {
     "enable_controller_mode": True,
-    "all_ack_in_sync_state_set": True,
     "controller_heartbeat_timeout_ms": 3000,
     "broker_heartbeat_interval_ms": 500,
     "send_heartbeat_timeout_ms": 500,
@@ -45,6 +46,10 @@ CONTROLLER_SETTINGS: Final[dict[str, Any]] = {
 }
 """Times a third as long as usual, so that more happens in the time of a story."""
 MAX_CLOCK_ERROR: Final = 0.01
+MAX_LAG_S: Final = 8.0
+"""Longest time by which the log of a replica in sync is behind: until the controllers have removed it from the set."""
+SMALL_SET_S: Final = 4.0
+"""Longest time until a master knows that the set of replicas in sync has become smaller."""
 WATCH_S: Final = 0.1
 NEVER_S: Final = -1.0
 
@@ -93,7 +98,8 @@ class ControlledBroker(SimBroker):
         randomness: random.Random,
         settings: dict[str, Any],
         *,
-        history: History,
+        mode: Mode,
+        history: ControlledHistory,
         laws: ElectionLaws,
         peers: Sequence["ControlledBroker"],
         note_role: Callable[[SimBroker], None],
@@ -110,7 +116,11 @@ class ControlledBroker(SimBroker):
         self.tables_until_s = NEVER_S
         """Time until which the tables have what was answered by the masters until then."""
         self.controller_id: int | None = None
+        self._end_at_kill = -1
+        self._has_slaves_s = 0.0  # the last time at which enough slaves for minInSyncReplicas were connected
         self._laws = laws
+        self._replication_mode = mode
+        self._controlled_history = history
         self._peers = peers
         self._may_lose = may_lose
         rate = 1 + randomness.uniform(-MAX_CLOCK_ERROR, MAX_CLOCK_ERROR)
@@ -168,6 +178,11 @@ class ControlledBroker(SimBroker):
         await self.wait_ended()
         scope.cancel()
 
+    def kill(self, *, lose_power: bool) -> None:
+        """End the process at once, and note how long its log was."""
+        self._end_at_kill = self.log_end
+        super().kill(lose_power=lose_power)
+
     def _crash(self) -> None:
         if self._power_lost:
             self.lost_power_s = trio.current_time()
@@ -205,11 +220,19 @@ class ControlledBroker(SimBroker):
         """Note a store that was opened; that of a master has what was acknowledged, unless that may be lost."""
         if broker.config.role is Role.MASTER and broker.config.controlled is not None:
             epoch = broker.config.controlled.master_epoch
+            is_former = self._laws.opened_by == self.name
             self._laws.note_epoch(epoch, broker.store.max_physical_offset)
             self.breaks_promises = self._laws.take_unclean(epoch)
             if self.lost_power_s is not None:
-                self.breaks_promises |= self._may_lose(self)
+                # A master that is elected again has on its disk what it has answered.
+                is_on_disk = is_former and self._replication_mode.is_sync_flush
+                self.breaks_promises |= self._may_lose(self) and not is_on_disk
                 self.lost_power_s = None
+            self._laws.opened_by = self.name
+            if not self._replication_mode.all_ack:
+                self._controlled_history.forget_reads_after(broker.store.max_offset)
+            if not self._replication_mode.keeps_acknowledged and not self.breaks_promises and not is_former:
+                self._lose_last(broker)
         super().note_store(broker)
 
     def _end_of_common_log(self, broker: Broker) -> int:
@@ -219,6 +242,25 @@ class ControlledBroker(SimBroker):
             return log_end
         own_epochs = {entry.epoch for entry in epochs.entries}
         return self._laws.end_of_common_log(controlled.master_epoch, own_epochs, log_end)
+
+    def _lose_last(self, broker: Broker) -> None:
+        """Expect no longer what this new master lacks: it may lack only what is newer than its lag may be."""
+        assert broker.config.controlled is not None
+        laws, end = self._laws, self._end_of_common_log(broker)
+        laws.opened_epoch, laws.opened_end = broker.config.controlled.master_epoch, end
+        lost = self._controlled_history.lose_after(end)
+        laws.losses.append(len(lost))
+        lag_s = laws.last_stored_s - min((laws.acknowledged_s[end] for end in lost), default=inf)
+        laws.longest_lag_s = max(laws.longest_lag_s, lag_s)
+        if lost:
+            self._trace(
+                f"{self.name} lacks {len(lost)} messages, acknowledged up to {lag_s:.1f} s before the last one"
+            )
+        if lag_s > MAX_LAG_S:
+            laws.violations.append(
+                f"{self.name} becomes master without a message that was acknowledged {lag_s:.1f} s before the last "
+                "one was stored"
+            )
 
     def follow(self, broker: Broker, service: SimService | None = None) -> None:
         """Take over new parts of the service."""
@@ -243,6 +285,7 @@ class ControlledBroker(SimBroker):
                 continue
             newest = self.newest_master
             if self.role is Role.MASTER:
+                self._count_slaves()
                 if self is newest and self.is_serving:
                     self.tables_until_s = trio.current_time()
                 continue
@@ -253,7 +296,10 @@ class ControlledBroker(SimBroker):
                 self.forget_master()
             if len(self.sync_times) == 2:
                 self.tables_until_s = self.sync_times[0]
-            if self.is_verified and self.log_end >= self._history.promised_end:
+            # A slave that others need not wait for may be behind for other reasons.
+            is_waited_for = self._replication_mode.keeps_acknowledged
+            whole_end = self._history.promised_end if is_waited_for else self._end_at_kill
+            if self.is_verified and self.log_end >= whole_end:
                 self.lost_power_s = None
 
     @property
@@ -269,33 +315,82 @@ class ControlledBroker(SimBroker):
     ) -> bool:
         """Pass a request to the process, and judge its answer; return False if there is no process."""
 
+        started_s = trio.current_time()
+
         def judge(outcome: Any) -> None:
-            if (
+            is_acknowledged = (
                 isinstance(request, SendMessageV2)
                 and isinstance(outcome, SendMessageReply)
                 and not outcome.code
-            ):
-                self._check_copies(int(outcome.msg_id[-16:], 16) + 1)
+            )
+            if not is_acknowledged:
+                answer(outcome)
+                return
+            end = int(outcome.msg_id[-16:], 16) + 1
+            # A former master passes messages on: the id says which broker has stored this one.
+            host = ".".join(str(part) for part in bytes.fromhex(outcome.msg_id[:8]))
+            storer = next(peer for peer in self._peers if peer.name == host)
+            storer.judge_acknowledged(end, started_s)
             answer(outcome)
+            if storer.epoch < self._laws.opened_epoch and end > self._laws.opened_end:
+                # Its successor has begun without the message: so the sender has no promise.
+                self._history.broken_ends.append(self._laws.opened_end)
 
         return super().start_request(client, request, judge, on_request)
 
-    def _check_copies(self, end: int) -> None:
-        """Judge an acknowledgement: all replicas in sync have the message that ends after ``end``."""
-        if self._laws.may_be_unclean:
+    def _count_slaves(self) -> None:
+        """Note whether enough slaves for ``minInSyncReplicas`` are connected now."""
+        slaves = [peer for peer in self._peers if peer.copies_from(self)]
+        if 1 + len(slaves) >= self._replication_mode.min_in_sync_replicas:
+            self._has_slaves_s = trio.current_time()
+
+    def copies_from(self, master: "ControlledBroker") -> bool:
+        """Tell whether this broker is connected to a master, and has compared its log."""
+        follower = self.follower
+        if self.store is None or follower is None or not follower.is_copying:
+            return False
+        source = follower.lookup.master
+        return source is not None and source.ha_address[0] == master.name
+
+    def judge_acknowledged(self, end: int, sent_s: float) -> None:
+        """Judge an acknowledgement of this broker, for a message that ends after ``end`` and was sent at a time."""
+        laws = self._laws
+        laws.acknowledged_s[end] = trio.current_time()
+        # A set that was asked for counts as well, until the controllers answer: its replicas were connected.
+        self._count_slaves()
+        if max(laws.is_small_since_s, self._has_slaves_s) < sent_s - SMALL_SET_S:
+            raise LawBroken(f"{self.name} stores a message, and too few replicas are in sync")
+        if laws.may_be_unclean:
             return
-        for peer in self._peers:
-            is_whole = peer.store is not None and peer.lost_power_s is None
-            if is_whole and self._laws.is_in_set(peer.controller_id) and peer.log_end < end:
-                raise LawBroken(
-                    f"{self.name} acknowledges {end}, and {peer.name}, which is in sync, has the log up to "
-                    f"{peer.log_end}"
-                )
+        members = [peer for peer in self._peers if laws.is_in_set(peer.controller_id)]
+        if self._replication_mode.all_ack:
+            copies = members
+            required = len(members)
+        elif laws.newest is None or laws.newest.master_epoch != self.epoch:
+            return  # of this master's messages, its successor has what it had copied
+        elif self._replication_mode.in_sync_replicas:
+            copies, required = list(self._peers), self._replication_mode.in_sync_replicas
+        else:
+            copies, required = members, min(2, len(members))
+        # The log of a process that has ended cannot be looked at, and what lost power may lack what it had.
+        lacking = [
+            peer
+            for peer in copies
+            if peer.store is not None and peer.lost_power_s is None and peer.log_end < end
+        ]
+        if len(copies) - len(lacking) < required:
+            raise LawBroken(
+                f"{self.name} acknowledges {end}, which {required} of {[peer.name for peer in copies]} have to have, "
+                f"and {[(peer.name, peer.log_end) for peer in lacking]} do not"
+            )
 
     def read(self, topic: str, queue_id: int, offset: int) -> list[tuple[int, bytes]]:
-        """Return messages of a queue from an offset on: at any broker, because only confirmed ones are readable.
+        """Return messages of a queue from an offset on, at any broker, as far as what is read may not be lost.
 
-        After an unclean election also those may be lost, and former masters have them until they are cut.
+        Only confirmed messages are readable. They may be lost all the same after an unclean election, and where not all
+        replicas in sync need have them; former masters have them until they are cut.
         """
-        may_be_lost = self._laws.may_be_unclean and not (self is self.newest_master or self.is_verified)
-        return [] if self.store is None or may_be_lost else read_queue(self.store, topic, queue_id, offset)
+        may_be_lost = self._laws.may_be_unclean or not self._replication_mode.all_ack
+        if self.store is None or (may_be_lost and not (self is self.newest_master or self.is_verified)):
+            return []
+        return read_queue(self.store, topic, queue_id, offset)

@@ -1,7 +1,10 @@
 """Laws of whole brokers under controllers, besides those of `tests/simulation` and of the controllers."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from math import inf
+
+import trio
 
 from gateway.broker.replication.tests.simulation.history import History, LawBroken, Place, Queue
 from gateway.controller.broker_set import BrokerSet
@@ -34,6 +37,19 @@ class ControlledHistory(History):
         History.break_promises_after(self, end)
         self.observed.clear()
 
+    def lose_after(self, end: int) -> list[int]:
+        """Drop what a new master lacks whose log ends at an offset; return the ends of what was acknowledged of it."""
+        lost = [message_end for message_end in self.ends.values() if message_end > end]
+        lost += [message_end for message_end in self.waiting.values() if message_end > end]
+        History.break_promises_after(self, end)
+        return lost
+
+    def forget_reads_after(self, end_of_queue: Callable[[str, int], int]) -> None:
+        """Expect only what a new master has of a queue to stay at its offset."""
+        self.observed = {
+            place: body for place, body in self.observed.items() if place[1] < end_of_queue(*place[0])
+        }
+
 
 @dataclass(slots=True)
 class ElectionLaws(Laws):
@@ -42,10 +58,25 @@ class ElectionLaws(Laws):
     ``violations`` has what was broken in a task that reports no exceptions.
     """
 
+    min_in_sync_replicas: int = 1
     newest_epoch: int = 0
     """The newest epoch in which a message was stored."""
     epoch_starts: dict[int, int] = field(default_factory=dict)
     """The end of the log of each epoch's master when it became master."""
+    last_stored_s: float = 0.0
+    acknowledged_s: dict[int, float] = field(default_factory=dict)
+    """Times of acknowledgements, by the ends of the messages."""
+    opened_by: str = ""
+    """The broker that has opened its log as master last."""
+    opened_epoch: int = 0
+    opened_end: int = 0
+    """The epoch of the last master that may have lacked something, and the end of its log when it began."""
+    losses: list[int] = field(default_factory=list)
+    """Numbers of acknowledged messages that each of these masters lacked."""
+    longest_lag_s: float = 0.0
+    """Longest time by which one of them was behind."""
+    is_small_since_s: float = inf
+    """Time since which fewer replicas are in sync than ``minInSyncReplicas``."""
     violations: list[str] = field(default_factory=list)
 
     def note_stored(self, broker: Acceptor, brokers: Sequence[Acceptor], now_s: float) -> None:
@@ -55,6 +86,7 @@ class ElectionLaws(Laws):
                 f"{broker.name} stores a message in epoch {broker.epoch} after one of epoch {self.newest_epoch}"
             )
         self.newest_epoch = max(self.newest_epoch, broker.epoch)
+        self.last_stored_s = now_s
         try:
             self.note_accepting(broker, brokers, now_s)
         except AssertionError as error:
@@ -74,6 +106,15 @@ class ElectionLaws(Laws):
             start for other, start in self.epoch_starts.items() if other < epoch and other not in epochs
         ]
         return min([log_end, *starts])
+
+    def note_write(self, key: str, value: bytes | None) -> None:
+        """Judge a write of the store, and note since when the set is too small."""
+        Laws.note_write(self, key, value)
+        newest: BrokerSet | None = self.newest
+        if newest is None or len(newest.sync_set) >= self.min_in_sync_replicas:
+            self.is_small_since_s = inf
+        else:
+            self.is_small_since_s = min(self.is_small_since_s, trio.current_time())
 
     def is_in_set(self, broker_id: int | None) -> bool:
         """Tell whether a replica is in sync, as it is stored."""

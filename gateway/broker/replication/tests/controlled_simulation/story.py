@@ -10,6 +10,7 @@ from gateway.broker.replication.tests.controlled_simulation.brokers import Contr
 from gateway.broker.replication.tests.controlled_simulation.controllers import BrokerControllers
 from gateway.broker.replication.tests.controlled_simulation.group import ControlledGroup, Route
 from gateway.broker.replication.tests.controlled_simulation.laws import ControlledHistory, ElectionLaws
+from gateway.broker.replication.tests.controlled_simulation.modes import Mode, mode_settings
 from gateway.broker.replication.tests.simulation.clients import Administrator, Consumer, Popper, Producer
 from gateway.broker.replication.tests.simulation.history import LawBroken
 from gateway.broker.replication.tests.simulation.story import (
@@ -44,6 +45,9 @@ class ControlledOutcome:
     elections: int
     lost_masters: int
     terms: int
+    losses: int
+    """Acknowledged messages that new masters lacked, where the mode allows that."""
+    longest_lag_s: float
 
 
 class ControlledStory(GroupStory):
@@ -68,11 +72,6 @@ class ControlledStory(GroupStory):
         self.controllers = BrokerControllers(
             random.Random(seed), config, self.laws, self.network, replicas, self.trace
         )
-        names = [*PRODUCERS, "consumer", "popper", "administrator"]
-        self.group = self.operator = group = ControlledGroup(
-            self.network, history, self.randomness, names, replicas, self.controllers,
-            moves_clocks=moves_clocks, trace=self.trace,
-        )  # fmt: skip
         settings = {
             "controller_addr": ";".join(
                 f"{controller.name}:{CONTROLLER_PORT}" for controller in self.controllers.controllers
@@ -81,12 +80,21 @@ class ControlledStory(GroupStory):
             "ha_transfer_batch_bytes": choice([1024, 32 * 1024]),
             "flush_disk_type": choice(["SYNC_FLUSH", "ASYNC_FLUSH", "ASYNC_FLUSH"]),
         }
+        numbers = range(1, 1 + choice([2, 3, 3]))
+        settings |= mode_settings(seed, len(numbers))
+        mode = Mode.of(settings, len(numbers))
+        self.laws.min_in_sync_replicas = mode.min_in_sync_replicas
+        names = [*PRODUCERS, "consumer", "popper", "administrator"]
+        self.group = self.operator = group = ControlledGroup(
+            self.network, history, self.randomness, names, replicas, self.controllers,
+            self.laws, mode, moves_clocks=moves_clocks, trace=self.trace,
+        )  # fmt: skip
         replicas += [
             ControlledBroker(
-                number, self.network, self.randomness, settings, history=history, laws=self.laws, peers=replicas,
-                note_role=group.note_role, may_lose=group.may_lose, trace=self.trace,
+                number, self.network, self.randomness, settings, mode=mode, history=history, laws=self.laws,
+                peers=replicas, note_role=group.note_role, may_lose=group.may_lose, trace=self.trace,
             )
-            for number in range(1, 1 + choice([2, 3, 3]))
+            for number in numbers
         ]  # fmt: skip
         group.brokers += replicas
         route = Route(group, self.randomness, OUTDATED_ROUTES)
@@ -104,7 +112,9 @@ class ControlledStory(GroupStory):
         outcome = await self.run()
         laws = self.laws
         terms = sum(controller.terms for controller in self.controllers.controllers)
-        return ControlledOutcome(outcome, laws.elections, laws.lost_masters, terms)
+        return ControlledOutcome(
+            outcome, laws.elections, laws.lost_masters, terms, sum(laws.losses), laws.longest_lag_s
+        )
 
     # -- checks -------------------------------------------------------------------------------------------------------
 

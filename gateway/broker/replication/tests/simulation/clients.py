@@ -229,8 +229,10 @@ class Consumer(Client):
         await self._network.reach(self.name, broker.name)
         if not broker.is_up:
             return
-        messages = broker.read(*queue, positions[queue])
+        messages, changes = broker.read(*queue, positions[queue]), self._history.changes
         await self._network.reach(broker.name, self.name)
+        if changes != self._history.changes:
+            return  # a new master may have others at these offsets by now
         for offset, body in messages:
             self._history.note_read(f"{self.name} at {broker.name}", queue, offset, body)
             positions[queue] = offset + 1
