@@ -149,13 +149,14 @@ class EpochTable:
     def adopt(self, master_entries: Sequence[EpochStart], end: int) -> None:
         """Take over what a master says about a log that is its own up to ``end``.
 
-        Older epochs that the master has forgotten, because it has deleted their messages, stay.
+        Older epochs that the master has forgotten, because it has deleted their messages, stay. One without messages
+        goes: after an unclean election the master may never have had it.
         """
         entries = [entry for entry in master_entries if entry.start <= end]
         if entries:
             first = entries[0]
             older = [
-                entry for entry in self._entries if entry.epoch < first.epoch and entry.start <= first.start
+                entry for entry in self._entries if entry.epoch < first.epoch and entry.start < first.start
             ]
             entries = older + entries
         self._replace(entries)

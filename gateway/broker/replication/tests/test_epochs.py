@@ -235,6 +235,21 @@ def test_a_slave_adopts_the_epochs_of_its_own_part_of_the_log() -> None:
     assert epochs.entries == ()
 
 
+def test_an_epoch_without_messages_that_the_master_does_not_have_goes() -> None:
+    """Its master stored nothing, and a replica that was not in sync was elected after it."""
+    epochs = table((1, 0), (2, 0))
+    epochs.adopt(starts((2, 0), (3, 800)), 1000)
+    assert epochs.entries == starts((2, 0), (3, 800))
+    epochs = table((1, 0), (2, 600), (3, 600))
+    epochs.adopt(
+        starts(
+            (3, 600),
+        ),
+        1000,
+    )
+    assert epochs.entries == starts((1, 0), (3, 600))
+
+
 def test_the_table_is_bounded() -> None:
     entries = [(1, 0), (2, 10), (3, 10)] + [(number, number * 10) for number in range(4, MAX_EPOCHS + 3)]
     epochs = table()
