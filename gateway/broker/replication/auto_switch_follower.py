@@ -101,8 +101,13 @@ class EpochHandshake:
                 f"the controller named the master of epoch {self._master_epoch}, and the broker at its address has "
                 f"only reached epoch {hello.newest_epoch}"
             )
+        begin = 0 if log_range is None else log_range.begin
+        if is_empty and begin == hello.end == self._store.max_physical_offset:
+            # Nothing is copied, so this slave is in sync from its first report on, and may be the next master. If it
+            # does not name this epoch then, the former master cannot know that it has to cut its log.
+            self._epochs.adopt(hello.epochs, hello.end)
         return Agreement(
-            LogRange(0 if log_range is None else log_range.begin, hello.end),
+            LogRange(begin, hello.end),
             None if is_empty else self._find_common_end(hello),
             partial(EpochStream, self._store, self._epochs, hello.epochs),
         )

@@ -167,6 +167,15 @@ async def test_an_empty_slave_gets_the_log_and_every_epoch() -> None:
         pair.check_equal()
 
 
+@virtual
+async def test_an_empty_slave_of_an_empty_master_has_its_epoch_from_the_handshake_on() -> None:
+    """It counts as in sync at once. As next master it could not prove otherwise that its log follows on that epoch."""
+    async with world(opened(), table_of((1, 0)), opened(), table_of()) as pair:
+        while not pair.master.server.replicas:
+            await trio.sleep(0.001)
+        assert pair.epochs.entries == pair.master.epochs.entries
+
+
 @pytest.mark.parametrize("begins_at_last_file", [False, True])
 @virtual
 async def test_an_empty_slave_begins_where_the_masters_bytes_do(begins_at_last_file: bool) -> None:
@@ -531,7 +540,8 @@ async def test_heartbeats_of_an_empty_official_master_begin_nothing() -> None:
 
         pair.master.words = speak
         await trio.sleep(1)
-        assert pair.epochs.entries == ()
+        assert pair.epochs.entries == pair.master.epochs.entries, "from the handshake"
+        assert (pair.slave.min_physical_offset, pair.slave.max_physical_offset) == (0, 0)
         assert pair.follower.state == "copying"
 
 
