@@ -443,6 +443,11 @@ class SyncStateRule:
         return None if required_copies > 1 else ResponseCode.SUCCESS
 
     def check_append(self) -> None:
-        """Refuse a message while the set is smaller than ``minInSyncReplicas``. Raises RequestError."""
-        if max(len(self.members), len(self._requested)) < self.settings.min_in_sync_replicas:
+        """Refuse a message while the set is smaller than ``minInSyncReplicas``. Raises RequestError.
+
+        As in the official broker the set that was asked for counts, but only replicas that are still connected: the
+        answer may take seconds.
+        """
+        joining = sum(broker_id in self._replicas for broker_id in self._requested - self.members)
+        if len(self.members) + joining < self.settings.min_in_sync_replicas:
             raise RequestError(ResponseCode.SYSTEM_ERROR, NOT_ENOUGH)

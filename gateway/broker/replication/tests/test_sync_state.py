@@ -214,10 +214,14 @@ def test_a_set_smaller_than_the_minimum_refuses_messages():
     assert not refused(master.rule)
     master.accept({1})
     assert refused(master.rule)
-    master.rule.join("2", 0)
+    two = master.rule.join("2", 0)
     assert refused(master.rule)
     assert master.rule.wanted_set() == {1, 2}
     assert not refused(master.rule)  # as in the official broker, where the set asked for counts
+    master.rule.leave(two)
+    assert refused(master.rule), "the master would keep the only copy"
+    master.rule.join("2", 0)
+    assert not refused(master.rule)
     master.rule.refused({1, 2}, NOT_ALIVE)
     assert refused(master.rule)
 
