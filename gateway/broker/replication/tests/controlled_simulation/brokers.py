@@ -46,8 +46,9 @@ CONTROLLER_SETTINGS: Final[dict[str, Any]] = {
 }
 """Times a third as long as usual, so that more happens in the time of a story."""
 MAX_CLOCK_ERROR: Final = 0.01
-MAX_LAG_S: Final = 8.0
-"""Longest time by which the log of a replica in sync is behind: until the controllers have removed it from the set."""
+MAX_LAG_S: Final = 6.5
+"""Longest time by which the log of a replica in sync is behind: ha_max_time_slave_not_catchup_ms, the time between two
+checks, and that of a lease, after which a master that cannot have the set changed stores nothing."""
 SMALL_SET_S: Final = 4.0
 """Longest time until a master knows that the set of replicas in sync has become smaller."""
 WATCH_S: Final = 0.1
