@@ -287,7 +287,9 @@ class ControlledBroker(SimBroker):
             newest = self.newest_master
             if self.role is Role.MASTER:
                 self._count_slaves()
-                if self is newest and self.is_serving:
+                # A former master that does not know its successor is the only one again while that one is down.
+                is_newest = self is newest and self.epoch >= max(self._laws.epoch_starts, default=0)
+                if is_newest and self.is_serving:
                     self.tables_until_s = trio.current_time()
                 continue
             address = self.broker.replication.master_address
