@@ -43,7 +43,7 @@ from gateway.broker.replication.follower import Follower, FollowerTimes, GroupNa
 from gateway.broker.replication.ha_access import HaAccess
 from gateway.broker.replication.ha_server import OPEN_ACCESS, HaServer
 from gateway.broker.replication.in_sync import InSyncRule, requires_replicas
-from gateway.broker.replication.master_lookup import MasterLookup
+from gateway.broker.replication.master_lookup import Address, MasterLookup
 from gateway.broker.replication.members import ReplicaGroup
 from gateway.broker.replication.parts import PeerLinks, Replication, SlaveParts
 from gateway.broker.replication.sync_state import SyncStateRule, requires_sync_state
@@ -250,7 +250,7 @@ def _slave_parts(broker: Broker, links: PeerLinks, run_blocking: RunBlocking) ->
         broker.long_polls,
         broker.accounts,
     )
-    table_sync = TableSync(parts, lookup, links.dial, run_blocking, links.sign)
+    table_sync = TableSync(parts, lookup, links.dial, run_blocking, links.sign, lambda: follower.is_copying)
 
     def queues_grew(queues: Iterable[tuple[str, int]]) -> None:
         for topic, queue_id in queues:
@@ -258,9 +258,9 @@ def _slave_parts(broker: Broker, links: PeerLinks, run_blocking: RunBlocking) ->
             broker.long_polls.mark_grown(topic, queue_id)
         broker.long_polls.answer_marked()
 
-    def note_compared() -> None:
+    def note_compared(ha_address: Address) -> None:
         broker.replication.takeover.note_compared()
-        table_sync.note_compared()
+        table_sync.note_compared(ha_address)
 
     times = FollowerTimes(
         settings.ha_send_heartbeat_interval_ms / 1000, settings.ha_housekeeping_interval_ms / 1000

@@ -46,7 +46,7 @@ from codec.constants import MASTER_ID, ResponseCode
 from codec.java_numbers import parse_integer_or, quoted
 from gateway.broker.replication.ha_access import encode_preface
 from gateway.broker.replication.ha_wire import FrameReader, HaWireError, encode_report
-from gateway.broker.replication.master_lookup import Master, MasterLookup, cancel_after
+from gateway.broker.replication.master_lookup import Address, Master, MasterLookup, cancel_after
 from gateway.config.properties_file import PropertiesError, decode_text, parse_properties
 from remoting.connection import Connection
 from remoting.errors import RemotingClosed, RemotingTimeout, RequestError, first_leaf
@@ -96,6 +96,7 @@ ADVICE: Final = (
     "If this broker is to follow that master, stop it, move its store away, but keep config/brokerRole.json at its "
     "place, and start it: it then copies the whole log"
 )
+LOOKING: Final = "looking for the master"
 NO_CONNECTION: Final = "no connection to the master"
 """The state of a follower whose master is away: it goes on by itself when the master comes back."""
 ZERO_BYTE: Final = memoryview(b"\0")
@@ -351,7 +352,7 @@ class Follower:
     """Keeps a slave's log a copy of its master's, as long as `run` runs.
 
     ``state`` and ``reason`` say in words how that goes. ``queues_grew`` is called with queues that got messages, and
-    ``note_compared`` when a connection has shown that the log is a part of the master's.
+    ``note_compared`` when a connection has shown that the log is a part of that of the master at an HA address.
     ``group`` is the name that the master must have where it cannot say which HA port is its own.
     ``diverged`` is set when the log has to be cut at the physical offset ``cut_at``: nothing is copied until the
     service has closed the store, cut it, and built the broker again. With a ``handshake`` the master speaks
@@ -368,7 +369,7 @@ class Follower:
         sign: Callable[[Command], None] | None = None,
         times: FollowerTimes = FollowerTimes(),
         open_secure: Opener | None = None,
-        note_compared: Callable[[], None] = lambda: None,
+        note_compared: Callable[[Address], None] = lambda ha_address: None,
         check_crc: bool = True,
         broker_id: int | None = None,
         handshake: Handshake | None = None,
@@ -397,7 +398,7 @@ class Follower:
         self._logged = ""
         self._compared_bytes = COMPARED_BYTES
         self._master_end = -1
-        self.state = "looking for the master"
+        self.state = LOOKING
         self.reason = ""
         self.connected_since: float | None = None
         self.diverged = trio.Event()
@@ -452,7 +453,7 @@ class Follower:
         pause_s = MIN_PAUSE_S
         while True:
             if self.lookup.master is None:
-                self.state, self.reason = "looking for the master", ""
+                self.state, self.reason = LOOKING, ""
             master = await self.lookup.wait_for_master()
             changed = self.lookup.changed
             before = self._store.max_physical_offset
@@ -475,8 +476,8 @@ class Follower:
             assert isinstance(leaf, Exception)
             trouble = leaf
         match trouble:
-            case None:
-                return
+            case None:  # another master
+                self.state, self.reason = LOOKING, ""
             case Diverged():
                 await self._stop_copying(trouble.physical_offset, changed)
             case NothingEqual():
@@ -546,14 +547,14 @@ class Follower:
                 agreement = await self._handshake.agree(
                     transport, log_range, is_of_project=ticket is not None
                 )
-                await self._copy_agreed(transport, agreement)
+                await self._copy_agreed(transport, agreement, master.ha_address)
             return
         prepared = await self._prepare_comparison(log_range, self._compared_bytes)
         copy = LogCopy(self._store, self._log, log_range, self._compared_bytes, prepared)
         async with self._connect(master, ticket) as transport:
-            await self._copy(transport, copy, DefaultMasterStream(copy))
+            await self._copy(transport, copy, DefaultMasterStream(copy), master.ha_address)
 
-    async def _copy_agreed(self, transport: Transport, agreement: Agreement) -> None:
+    async def _copy_agreed(self, transport: Transport, agreement: Agreement, ha_address: Address) -> None:
         """Copy after a handshake. What is after the common end is compared, and kept as far as it is the master's."""
         log_range, common_end, open_stream = agreement
         uncommon_bytes = 0 if common_end is None else self._store.max_physical_offset - common_end
@@ -565,7 +566,7 @@ class Follower:
         if self.confirm_offset is not None:
             # It was another master's, and the rest of this log is yet to be compared.
             self.confirm_offset = min(self.confirm_offset, self._store.readable_until)
-        await self._copy(transport, copy, open_stream(copy, self._note_confirmed))
+        await self._copy(transport, copy, open_stream(copy, self._note_confirmed), ha_address)
 
     def _note_confirmed(self, offset: int) -> None:
         self.confirm_offset = offset
@@ -691,13 +692,17 @@ class Follower:
                 raise
             return None
 
-    async def _copy(self, transport: Transport, copy: LogCopy, stream: MasterStream) -> None:
+    async def _copy(
+        self, transport: Transport, copy: LogCopy, stream: MasterStream, ha_address: Address
+    ) -> None:
         """Receive, compare, append and acknowledge until the connection ends; raises the reason."""
         times, reported = self._times, copy.first_report
+        # Whatever was found over an earlier connection, which may have been to another master.
+        self.state, self.reason = "comparing", ""
         await transport.send_all(stream.encode_report(reported))
         heard_at = reported_at = self.connected_since = trio.current_time()
         if not copy.is_comparing:  # an empty log: a master without traffic sends nothing for 5 s
-            self._note_received(copy)
+            self._note_received(copy, ha_address)
         while True:
             data = None
             with trio.move_on_at(min(heard_at + times.silence_s, reported_at + times.heartbeat_s)):
@@ -706,7 +711,7 @@ class Follower:
             if data:
                 heard_at = now
                 stream.receive(data)
-                self._note_received(copy)
+                self._note_received(copy, ha_address)
             elif data is not None:
                 raise RemotingClosed("the master closed the connection")
             elif now >= heard_at + times.silence_s:
@@ -716,13 +721,12 @@ class Follower:
                 await transport.send_all(stream.encode_report(acknowledged))
                 reported, reported_at = acknowledged, now
 
-    def _note_received(self, copy: LogCopy) -> None:
+    def _note_received(self, copy: LogCopy, ha_address: Address) -> None:
         if copy.is_comparing:
-            self.state, self.reason = "comparing", ""
             return
         if self.state != "copying":
             self.state, self.reason, self._logged = "copying", "", ""
-            self._note_compared()
+            self._note_compared(ha_address)
             self._compared_bytes = COMPARED_BYTES
             log.info("follows its master", extra={"master": self.master_address, "offset": copy.next_offset})
         self.note_master_end(copy.next_offset)

@@ -14,7 +14,8 @@ Source: SlaveSynchronize, 5.4.0. Deviations:
   refers to (`WaitingProgress`). Otherwise a slave that is promoted while it catches up would take messages for done
   whose outcome it lacks. The end of the master's log is asked for after the progress, so it is not before that outcome.
   It replaces the slave's progress also where it is lower: that of a former master counts work whose outcome was cut.
-  A log that was not compared with this master's may be as long and have other messages: until then all of it waits.
+  A log that is not known to be a part of this master's may be as long and have other messages. So progress is taken
+  only while the log is copied, which is after it was compared. A master may come back with another log.
 - The offset of a group that pops waits as well: the record of the pop is in the log, and without it nobody would revive
   the message.
 
@@ -83,7 +84,7 @@ MAX_INTERVAL_S: Final = 60.0
 """Longest pause between two copies, also after one that took long because a disk or the network was slow."""
 MAX_ASKED_TOPICS: Final = 10_000
 MISSING_TOPIC_PAUSE_S: Final = 0.5
-"""Time between the first message of a new topic and the copy of the tables."""
+"""Time between the first message of a new topic, or the comparison of the log, and the copy of the tables."""
 RETRY_S: Final = 3.0
 TIMEOUT_S: Final = 10.0
 PAGE_ENTRIES: Final = 2000
@@ -154,7 +155,10 @@ class WaitingProgress:
 
 
 class TableSync:
-    """Copies the tables of a slave's master, as long as `run` runs. ``synced_at`` is the time of the last full copy."""
+    """Copies the tables of a slave's master, as long as `run` runs. ``synced_at`` is the time of the last full copy.
+
+    ``is_copying`` says whether the log of the master of the moment is copied, so that this one is a part of it.
+    """
 
     def __init__(
         self,
@@ -163,8 +167,10 @@ class TableSync:
         dial: Dial,
         run_blocking: RunBlocking,
         sign: Callable[[Command], None] | None = None,
+        is_copying: Callable[[], bool] = lambda: True,
     ) -> None:
         self._parts = parts
+        self._is_copying = is_copying
         self._run_blocking = run_blocking
         self._lookup = lookup
         self._dial = dial
@@ -186,7 +192,9 @@ class TableSync:
         self._waiting_timers = WaitingProgress()
         self._waiting_for: Master | None = None
         self._compared_ha_address: Address | None = None
-        self._is_topic_missing = trio.Event()
+        # True once progress was left out because the log was not compared.
+        self._lacks_progress = False
+        self._is_copy_due = trio.Event()
         # Asked for once each: the master may have deleted a topic whose messages are still copied.
         self._asked_topics: set[str] = set()
         self.synced_at: float | None = None
@@ -206,13 +214,38 @@ class TableSync:
             except ValueError as error:
                 log.warning("progress of the master cannot be read", extra={"reason": str(error)})
 
-    def note_compared(self) -> None:
-        """Note that this log is a part of that of the master of the moment."""
-        master = self._lookup.master
-        self._compared_ha_address = None if master is None else master.ha_address
+    def note_compared(self, ha_address: Address) -> None:
+        """Note that this log is a part of that of the master with an HA address.
+
+        Progress that was left out before is copied soon: without it a slave that takes over repeats work.
+        """
+        self._compared_ha_address = ha_address
+        if self._lacks_progress:
+            self._lacks_progress = False
+            self._is_copy_due.set()
+
+    @property
+    def _is_compared(self) -> bool:
+        return self._waiting_for is not None and self._waiting_for.ha_address == self._compared_ha_address
+
+    async def _take_progress(
+        self, connection: Connection, waiting: WaitingProgress, apply: Callable[[], object]
+    ) -> bool:
+        """Have progress applied once the log is copied. Return False if this log may be no part of the master's.
+
+        Raises one of FAILURES, ValueError.
+        """
+        log_end = await self._ask_log_end(connection)
+        # What was taken before the master died is kept: a take-over needs it.
+        if not self._is_compared or not self._is_copying():
+            self._lacks_progress = True
+            return False
+        waiting.add(log_end, apply)
+        self._apply_copied()
+        return True
 
     def _apply_copied(self) -> None:
-        if self._waiting_for is None or self._waiting_for.ha_address != self._compared_ha_address:
+        if not self._is_compared:
             return
         # Ends of queues need more than the log: a queue must not be taken for empty that has messages in it.
         end = self._parts.store.readable_until
@@ -254,12 +287,12 @@ class TableSync:
         is_known = topic in self._parts.topics or topic in self._asked_topics
         if not is_known and len(self._asked_topics) < MAX_ASKED_TOPICS:
             self._asked_topics.add(topic)
-            self._is_topic_missing.set()
+            self._is_copy_due.set()
 
     async def _keep_synced(self, connection: Connection) -> None:
         while True:
             started_s = trio.current_time()
-            self._is_topic_missing = trio.Event()
+            self._is_copy_due = trio.Event()
             await self.sync_all(connection)
             if self._is_failing:
                 log.info("tables of the master are copied again")
@@ -267,24 +300,27 @@ class TableSync:
             pause_s = max(TABLES_INTERVAL_S, (trio.current_time() - started_s) / MAX_SHARE)
             pause_s = min(pause_s, MAX_INTERVAL_S)
             next_s = trio.current_time() + pause_s
-            while trio.current_time() < next_s and not self._is_topic_missing.is_set():
+            while trio.current_time() < next_s and not self._is_copy_due.is_set():
                 with trio.move_on_after(TIMER_INTERVAL_S):
-                    await self._is_topic_missing.wait()
+                    await self._is_copy_due.wait()
                     # Many topics may be created together, and each copy costs the master something.
                     await trio.sleep(MISSING_TOPIC_PAUSE_S)
                 await self._sync_timers(connection)
 
-    async def copy_once(self) -> None:
-        """Copy everything once. Raises one of FAILURES, ValueError."""
+    async def copy_once(self) -> bool:
+        """Copy everything once, as `sync_all` does. Raises one of FAILURES, ValueError."""
         master = self._lookup.master
         if master is None or master.address is None:
             raise RemotingClosed("the address of the master is unknown")
         async with self._dial(*master.address) as connection:
-            await self.sync_all(connection)
+            return await self.sync_all(connection)
 
     async def sync_once(self) -> None:
         """Copy and apply everything once, before this broker takes over. Raises one of FAILURES, ValueError."""
-        await self.copy_once()
+        if not await self.copy_once():
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, "the slave's log is not compared with the master's yet"
+            )
         if not await self.apply_all_copied():
             raise RequestError(ResponseCode.SYSTEM_ERROR, "the slave's queues are not complete yet")
 
@@ -301,10 +337,13 @@ class TableSync:
         await self._begin_empty_queues()
         return store.readable_until >= store.max_physical_offset
 
-    async def sync_all(self, connection: Connection) -> None:
-        """Copy all tables over a connection to the master. Raises one of FAILURES, ValueError."""
+    async def sync_all(self, connection: Connection) -> bool:
+        """Copy all tables over a connection to the master. Raises one of FAILURES, ValueError.
+
+        Return False if progress was left out, because this log may be no part of the master's.
+        """
         self._note_address()
-        await self._sync_timers(connection)
+        has_timers = await self._sync_timers(connection)
         # Deletions before offsets, see above.
         empty_queues = await self._sync_private_tables(connection)
         deleted_topics = await self._sync_topics(connection)
@@ -344,11 +383,11 @@ class TableSync:
             self._parts.delay_service.adopt(delays)
             self._empty_queues |= empty_queues
 
-        self._waiting_tables.add(await self._ask_log_end(connection), apply)
-        self._apply_copied()
+        has_progress = await self._take_progress(connection, self._waiting_tables, apply)
         await self._begin_empty_queues()
         await self._sync_request_modes(connection)
         self.synced_at = trio.current_time()
+        return has_timers and has_progress
 
     def _note_address(self) -> None:
         """Forget the progress of another master than the present one."""
@@ -425,17 +464,19 @@ class TableSync:
         else:
             await commit_offsets(offsets, partial(self._ask, connection))
 
-    async def _sync_timers(self, connection: Connection) -> None:
-        """Remember how far the master has delivered timer messages; nothing from a master without timers."""
+    async def _sync_timers(self, connection: Connection) -> bool:
+        """Remember how far the master has delivered timer messages; nothing from a master without timers.
+
+        Return False if that was left out, because this log may be no part of the master's.
+        """
         try:
             checkpoint = await self._ask(connection, GetTimerCheckPoint())
             self._parts.takeover.note_metrics(await self._ask(connection, GetTimerMetrics()))
         except RequestError as error:
             log.debug("timers of the master not copied", extra={"reason": str(error)})
-            return
+            return True
         note = partial(self._parts.takeover.note_checkpoint, checkpoint)
-        self._waiting_timers.add(await self._ask_log_end(connection), note)
-        self._apply_copied()
+        return await self._take_progress(connection, self._waiting_timers, note)
 
     async def _sync_topics(self, connection: Connection) -> list[str]:
         listing = await self._list_pages(connection, _TopicPages())

@@ -33,6 +33,7 @@ from storage.tests.support import FakeClock, small_config
 
 CONFIG = replace(small_config(), commit_log_file_bytes=4096, max_message_bytes=2000)
 HA, REQUESTS = ("10.0.0.1", 10912), ("10.0.0.1", 10911)
+OTHER_HA = ("10.0.0.2", 10912)
 SETTINGS = {
     "brokerClusterName": "DefaultCluster",
     "brokerName": "broker-a",
@@ -100,7 +101,7 @@ class FakeMaster:
         self._streams: list[trio.abc.Stream] = []
 
     async def open_transport(self, host: str, port: int) -> StreamTransport:
-        assert (host, port) == HA
+        assert (host, port) in (HA, OTHER_HA)
         if self.refuses:
             raise ConnectionRefusedError("nobody there")
         here, there = memory_stream_pair()
@@ -188,7 +189,7 @@ class World:
         self.slave = slave
         self.nursery = nursery
         self.grown: set[tuple[str, int]] = set()
-        self.compared = 0
+        self.compared: list[tuple[str, int]] = []
         self.lookup = MasterLookup()
         self.lookup.set_master(Master(HA, REQUESTS))
         self.follower = self.new_follower()
@@ -201,12 +202,9 @@ class World:
             self.master.open_transport,
             self.master.dial,
             self.grown.update,
-            note_compared=self._note_compared,
+            note_compared=self.compared.append,
             group=GroupName("DefaultCluster", "broker-a"),
         )
-
-    def _note_compared(self) -> None:
-        self.compared += 1
 
     async def run(self) -> None:
         with self.scope:
@@ -428,7 +426,46 @@ async def test_a_log_that_is_the_masters_is_noted_once_it_is_compared() -> None:
         while slave.max_physical_offset == filled(20).max_physical_offset:
             assert not pair.compared or pair.follower.state == "copying"
             await trio.lowlevel.checkpoint()
-        assert pair.compared == 1
+        assert pair.compared == [HA]
+
+
+@pytest.mark.parametrize("messages", [0, 3])
+@virtual
+async def test_each_connection_compares_however_soon_it_ends(messages: int) -> None:
+    """The lookup goes from one master to the next; all that there is to compare is in the first read."""
+    master, slave = filled(messages), filled(messages)
+    async with world(master, slave, piece_bytes=4096) as pair:
+        pair.start()
+        await trio.sleep(1)
+        assert pair.follower.is_copying
+        pair.lookup.set_master(Master(OTHER_HA, REQUESTS))
+        await trio.sleep(1)
+        assert pair.follower.is_copying
+        assert pair.compared == [HA, OTHER_HA]
+        await pair.master.drop_connections()
+        await trio.sleep(follower.MAX_PAUSE_S + 1)
+        assert pair.follower.is_copying
+        assert pair.compared == [HA, OTHER_HA, OTHER_HA]
+
+
+@virtual
+async def test_the_log_is_not_taken_for_that_of_a_new_master_before_it_is_compared() -> None:
+    master, slave = filled(3), filled(3)
+    async with world(master, slave) as pair:
+        pair.start()
+        await trio.sleep(1)
+        assert pair.follower.is_copying
+
+        async def stay_silent(stream: trio.abc.Stream, first: int) -> None:
+            await trio.sleep(10)
+
+        pair.master.script = stay_silent
+        pair.lookup.set_master(Master(OTHER_HA, REQUESTS))
+        await trio.testing.wait_all_tasks_blocked()
+        assert not pair.follower.is_copying
+        await trio.sleep(1)
+        assert pair.follower.state == "comparing"
+        assert pair.compared == [HA]
 
 
 @virtual

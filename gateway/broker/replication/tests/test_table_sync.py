@@ -33,6 +33,7 @@ from storage.append import NewMessage
 from storage.replica_log import ReplicaLog
 from storage.store import MessageStore
 
+HA = ("10.0.1.1", 10912)
 OWN_GROUPS = (TRANS_GROUP, REVIVE_GROUP, SEEN_GROUP)
 FULL_COPY_S = table_sync.TABLES_INTERVAL_S + table_sync.TIMER_INTERVAL_S + 1
 
@@ -42,7 +43,7 @@ async def refuse(host: str, port: int) -> None:
 
 
 class Pair:
-    """A master, and a slave that copies its tables only."""
+    """A master, and a slave that copies its tables only. ``is_copying`` is what its follower would say."""
 
     def __init__(self, cluster: Cluster, master: Node, slave: Node) -> None:
         self.cluster = cluster
@@ -52,6 +53,8 @@ class Pair:
         parts = self.slave.replication.slave
         assert parts is not None
         self.lookup, self.sync = parts.lookup, parts.table_sync
+        self.is_copying = True
+        self.sync._is_copying = lambda: self.is_copying
 
     async def copy(self) -> None:
         """Wait until everything was copied once more."""
@@ -68,9 +71,9 @@ async def pair_of(cluster: Cluster, accounts: tuple[Accounts | None, Accounts | 
         links=links,
         replication=ReplicationSettings(broker_role="SLAVE"),
     )
-    slave.broker.replication.slave.lookup.set_master(Master(("10.0.1.1", 10912), ("10.0.1.1", 10911)))
+    slave.broker.replication.slave.lookup.set_master(Master(HA, ("10.0.1.1", 10911)))
     pair = Pair(cluster, master, slave)
-    pair.sync.note_compared()
+    pair.sync.note_compared(HA)
     return pair
 
 
@@ -583,7 +586,7 @@ async def test_progress_of_a_former_master_is_forgotten(cluster: Cluster) -> Non
     copied = whole_message(pair, 0)
     await cluster.add_broker(host="10.0.1.3")
     pair.lookup.set_master(Master(("10.0.1.3", 10912), ("10.0.1.3", 10911)))
-    pair.sync.note_compared()
+    pair.sync.note_compared(("10.0.1.3", 10912))
     await pair.copy()
     pair.slave.store.append_preserving_offsets("orders", 0, 0, copied)
     await pair.copy()
@@ -609,11 +612,83 @@ async def test_progress_waits_until_the_log_is_compared_with_that_of_the_master(
     assert takeover.read_ms == 1234
     await pair.sync.apply_all_copied()
     assert pair.slave.delay_service.offsets == {}
-    pair.sync.note_compared()
+    pair.sync.note_compared(("10.0.1.3", 10912))
     await pair.copy()
     assert pair.slave.delay_service.offsets == {1: 7}
     assert pair.slave.offsets.query_offset(REVIVE_GROUP, "orders", 0) == 5
     assert takeover.read_ms == 0
+
+
+@simulated
+async def test_no_progress_is_taken_from_a_master_that_came_back_with_another_log(cluster: Cluster) -> None:
+    """It has the same address, and its log is as long, but the slave does not or cannot copy it."""
+    pair = await pair_of(cluster)
+    await cluster.dial(pair.master_node.address).ask(message())
+    copy_log(pair)
+    pair.master.delay_service.offsets |= {1: 7}
+    await pair.copy()
+    assert pair.slave.delay_service.offsets == {1: 7}
+    pair.is_copying = False
+    takeover = pair.slave.replication.takeover
+    takeover.read_ms = 1234
+    pair.master.delay_service.offsets |= {1: 8}
+    pair.master.offsets.commit_offset(REVIVE_GROUP, "orders", 0, 5)
+    await pair.copy()
+    assert pair.slave.delay_service.offsets == {1: 7}
+    assert pair.slave.offsets.query_offset(REVIVE_GROUP, "orders", 0) == -1
+    assert takeover.read_ms == 1234
+    pair.is_copying = True
+    await pair.copy()
+    assert pair.slave.delay_service.offsets == {1: 8}
+    assert pair.slave.offsets.query_offset(REVIVE_GROUP, "orders", 0) == 5
+    assert takeover.read_ms != 1234
+
+
+@simulated
+async def test_progress_is_copied_soon_after_the_log_is_compared(cluster: Cluster) -> None:
+    pair = await pair_of(cluster)
+    pair.is_copying = False
+    pair.master.delay_service.offsets |= {1: 7}
+    await pair.copy()
+    assert pair.slave.delay_service.offsets == {}
+    pair.is_copying = True
+    pair.sync.note_compared(HA)
+    await trio.sleep(2 * table_sync.MISSING_TOPIC_PAUSE_S)
+    assert pair.slave.delay_service.offsets == {1: 7}
+
+
+@simulated
+async def test_progress_that_was_taken_before_the_master_died_is_applied_at_a_take_over(
+    cluster: Cluster,
+) -> None:
+    pair = await pair_of(cluster)
+    await cluster.dial(pair.master_node.address).ask(message())
+    pair.master.delay_service.offsets |= {1: 7}
+    await pair.copy()
+    assert pair.slave.delay_service.offsets == {}
+    pair.is_copying = False
+    copy_log(pair)
+    assert await pair.sync.apply_all_copied()
+    assert pair.slave.delay_service.offsets == {1: 7}
+
+
+@pytest.mark.parametrize("trouble", ["not compared", "not copying"])
+@simulated
+async def test_no_slave_takes_over_whose_log_is_not_known_to_be_the_masters(
+    cluster: Cluster, trouble: str
+) -> None:
+    pair = await pair_of(cluster)
+    await cluster.dial(pair.master_node.address).ask(message())
+    copy_log(pair)
+    if trouble == "not copying":
+        pair.is_copying = False
+    else:
+        pair.sync.note_compared(("10.0.1.3", 10912))
+    with pytest.raises(RequestError, match="not compared with the master's"):
+        await pair.sync.sync_once()
+    pair.is_copying = True
+    pair.sync.note_compared(HA)
+    await pair.sync.sync_once()
 
 
 def whole_message(pair: Pair, physical_offset: int) -> memoryview:

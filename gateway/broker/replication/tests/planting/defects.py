@@ -250,8 +250,18 @@ REPLICATION_DEFECTS: Final = Catalogue(
             Law.WAITING,
             change(
                 TABLES,
-                "        if self._waiting_for is None or self._waiting_for.ha_address != self._compared_ha_address:\n",
-                "        if self._waiting_for is None:\n",
+                " is not None and self._waiting_for.ha_address == self._compared_ha_address\n",
+                " is not None\n",
+            ),
+            (f"{ROOM}/tests/test_table_sync.py",),
+        ),
+        Defect(
+            "progress-is-taken-while-the-log-is-not-copied",
+            Law.WAITING,
+            change(
+                TABLES,
+                "        if not self._is_compared or not self._is_copying():\n",
+                "        if not self._is_compared:\n",
             ),
             (f"{ROOM}/tests/test_table_sync.py",),
         ),
