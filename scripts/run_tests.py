@@ -62,8 +62,8 @@ RUN_LIMIT_S: Final = 50 * 60
 """A run that takes longer hangs. It is ended like an interrupted one, so that the output of all runs is seen."""
 STOP_GRACE_S: Final = 20
 STOP_POLL_S: Final = 0.1
-REPEATED_LINES: Final = 60
 OFFICIAL_DISK_LIMIT_PERCENT: Final = 90
+REPEATED_LINES: Final = 60
 """Lines of a failed run's output that are printed once more at the end, where a reader of a long log looks first."""
 FUZZED_FRAMES: Final = 20_000
 """Frames against each of the fuzzer's targets, a tenth of them against the gRPC port: about 90 s on two cores."""
@@ -420,6 +420,8 @@ class Matrix:
         self._printing = threading.Lock()
         self._processes: set[subprocess.Popen[bytes]] = set()
         self._stopped = False
+        # Names of the runs that were ended by the limit.
+        self._overdue: set[str] = set()
 
     def run_all(self, runs: Sequence[Run], jobs: int) -> list[Result]:
         """Run everything, at most ``jobs`` at a time, and return the results in the given order.
@@ -444,9 +446,12 @@ class Matrix:
         return Result(run, passed, 1, time.monotonic() - started_s, processor_s, output)
 
     def _try_again(self, first: Result) -> Result:
-        """Return the result of the second try, or the first one if it passed or has none."""
+        """Return the result of the second try, or the first one if it passed or has none.
+
+        A run that hung has none: it would hang again for as long.
+        """
         run = first.run
-        if first.passed or not run.retry or self._stopped:
+        if first.passed or not run.retry or self._stopped or run.name in self._overdue:
             return first
         started_s = time.monotonic()
         passed, output, processor_s = self._execute(run, run.retry)
@@ -472,12 +477,16 @@ class Matrix:
         self._processes.add(process)
         assert process.stdout is not None
         limit = threading.Timer(self._limit_s, self._end, [[process]])
+        limit.daemon = True
         limit.start()
         started_s = time.monotonic()
-        output = process.stdout.read()
+        try:
+            output = process.stdout.read()
+        finally:
+            limit.cancel()
         if time.monotonic() - started_s >= self._limit_s:
             output += f"\nended: the run took more than {self._limit_s:.0f} s\n".encode()
-        limit.cancel()
+            self._overdue.add(run.name)
         # Not `Popen.wait`, which does not say how much processor time the process and its children took.
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)

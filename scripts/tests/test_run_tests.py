@@ -108,6 +108,15 @@ def test_a_run_that_hangs_is_ended_and_its_output_shown() -> None:
     assert b"ended: the run took more than 2 s" in result.output
 
 
+def test_a_run_that_hung_has_no_second_try(tmp_path: Path) -> None:
+    marker = tmp_path / "tried again"
+    again = python(f"import pathlib; pathlib.Path({str(marker)!r}).touch()")
+    hanging = python("import time; time.sleep(600)")
+    (result,) = Matrix([], limit_s=1).run_all([Run("hangs", "", hanging, again)], 1)
+    assert (result.passed, result.attempts) == (False, 1)
+    assert not marker.exists()
+
+
 def test_the_summary_has_the_processor_time_of_a_run_with_the_processes_it_started() -> None:
     inner = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {BURN.format(seconds=0.4)!r}])"
     runs = [
