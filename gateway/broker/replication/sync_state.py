@@ -448,6 +448,8 @@ class SyncStateRule:
         As in the official broker the set that was asked for counts, but only replicas that are still connected: the
         answer may take seconds.
         """
+        if len(self.members) >= self.settings.min_in_sync_replicas:
+            return
         joining = sum(broker_id in self._replicas for broker_id in self._requested - self.members)
         if len(self.members) + joining < self.settings.min_in_sync_replicas:
             raise RequestError(ResponseCode.SYSTEM_ERROR, NOT_ENOUGH)
