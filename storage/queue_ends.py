@@ -1,4 +1,4 @@
-"""The file of queue ends: where the queues began and ended at the last clean close. By it recovery notices lost files.
+"""The file of queue ends: where the queues began and ended when it was written. By it recovery notices lost files.
 
 Recovery finds the queues by their folders. A queue whose folder is lost would begin anew, at offsets that were given
 out before, and one whose last file is lost would go back to the end of the file before. The file of ends is written at
@@ -38,11 +38,13 @@ class QueueRanges:
 def encode_queue_ends(ends: Iterable[tuple[ConsumeQueue, int]], log_start: int, checkpoint_ms: int) -> bytes:
     """Return the content of the file: the ranges of all queues, with the checkpoint's time.
 
-    ``ends``: the offset up to which the entries of each queue are on the disk.
+    ``ends``: the offset up to which the entries of each queue are on the disk. A queue whose expired entries are still
+    to be hidden may lose files without another change of ``log_start``. So it counts as one that begins at its end.
     """
     ranges: dict[str, dict[str, Range]] = {}
     for queue, end in ends:
-        ranges.setdefault(queue.topic, {})[str(queue.queue_id)] = (queue.min_offset, end)
+        first = queue.min_offset if queue.expired_before >= log_start else end
+        ranges.setdefault(queue.topic, {})[str(queue.queue_id)] = (first, end)
     return fastjson.dumps({"checkpoint": checkpoint_ms, "logStart": log_start, "queues": ranges})
 
 
@@ -92,7 +94,7 @@ def delete_queue_ends(files: Files, root: str) -> None:
 
 
 def read_queue_ends(files: Files, root: str, checkpoint_ms: int | None) -> QueueRanges:
-    """Return what the last clean close wrote; nothing if there is no file, or it cannot be read, which is logged.
+    """Return what was written last; nothing if there is no file, or it cannot be read, which is logged.
 
     ``checkpoint_ms`` is the time in the checkpoint if the last run closed the store cleanly, else None. If the file
     has another time, an official broker has written to the store since.

@@ -158,14 +158,14 @@ class QueueSet:
 
         Other tasks may run at each yield; `MessageStore` looks after a queue itself before it reads from it.
         """
-        looked_at = 0
+        slice_cost = 0
         for queue in self.queues():
             if queue.expired_before < physical_offset:
                 queue.delete_before(physical_offset)
-                looked_at += CHECKED_PER_EXPIRY
-            looked_at += 1
-            if looked_at >= CHECKED_PER_SLICE:
-                looked_at = 0
+                slice_cost += CHECKED_PER_EXPIRY
+            slice_cost += 1
+            if slice_cost >= CHECKED_PER_SLICE:
+                slice_cost = 0
                 yield
 
     def close(self) -> None:

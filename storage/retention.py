@@ -5,7 +5,8 @@ broker calls `Retention.delete_expired` about every ten seconds; it may be calle
 
 **Invariant.** A log file is deleted only when the checkpoint on the disk covers it. After a crash recovery drops the
 queue entries of later messages and derives them from the log again. Without their file, a queue whose messages were all
-in it would go back to an earlier end, and give out the same offsets twice.
+in it would go back to an earlier end, and give out the same offsets twice. A store in memory (``retained_bytes``) needs
+no checkpoint, because it is never recovered.
 """
 
 import time

@@ -133,7 +133,8 @@ class MessageStore:
         self.refusal: str | None = None
         self.check_append: Callable[[], None] | None = None
         self._refused_bytes = 0
-        self._noted_queues: tuple[int, int, set[tuple[str, int]]] | None = None
+        self._queue_ends_state: tuple[object, ...] = ()
+        self._queue_ends_log_start = -1
         self._next_queue_ends_s = 0.0
         self.crashed = False
         # True if the process before was killed, in this boot: what it wrote is all there, flushed or not.
@@ -229,7 +230,7 @@ class MessageStore:
         """Note what recovery has found out. Here nothing: all messages have their entries."""
 
     def _read_queue_ends(self, last_boot: bytes | None) -> QueueRanges:
-        """Return the ends that the queues had at the last clean close; nothing after a crash of an official broker."""
+        """Return the last ends of queues that were noted; nothing after a crash of an official broker."""
         if _is_of_official_broker(last_boot):
             return QueueRanges()
         # Without a time the checkpoint is lost: then it cannot say either that another broker has used the store.
@@ -587,14 +588,24 @@ class MessageStore:
         return deleted
 
     def hide_expired_entries(self) -> Iterator[None]:
-        """Remove queue files and hide queue entries whose messages were deleted; other tasks may run at each yield."""
-        return self._queue_set.delete_before(self.commit_log.first_base)
+        """Remove queue files and hide queue entries whose messages were deleted; other tasks may run at each yield.
+
+        A store that is closed meanwhile removes no more: its files may have been opened again.
+        """
+        if self._closed:
+            return
+        for _ in self._queue_set.delete_before(self.commit_log.first_base):
+            yield
+            if self._closed:
+                return
 
     def delete_expired_log_files(self, manual: bool = False, max_files: int | None = None) -> int:
         """Remove expired commit log files; return their number. `hide_expired_entries` should follow.
 
-        Files that no checkpoint covers yet stay: `expiry_awaits_checkpoint`.
+        Files that no checkpoint covers yet stay: `expiry_awaits_checkpoint`. So do all files once the store is closed.
         """
+        if self._closed:
+            return 0
         used_percent = self._retention.disk_used_percent()
         self._set_disk_full(self._retention.is_disk_full(used_percent))
         deleted = self._retention.delete_expired(used_percent, manual, max_files)
@@ -604,7 +615,7 @@ class MessageStore:
     @property
     def expiry_awaits_checkpoint(self) -> bool:
         """True if the last call kept an expired log file until `write_checkpoint` covers its messages."""
-        return self._retention.awaits_checkpoint
+        return self._retention.awaits_checkpoint and not self._closed
 
     @property
     def trouble(self) -> str | None:
@@ -686,17 +697,19 @@ class MessageStore:
 
         None is yielded in between, where other tasks may have their turn.
         """
-        looked_at = 0
+        turn_cost = 0
         for queue in self._queue_set.queues():
+            if self._queues.get((queue.topic, queue.queue_id)) is not queue:
+                continue  # its topic was deleted meanwhile
             if queue.expired_before < self.commit_log.first_base:
                 # As after opening the store: a queue without messages looks like one that has all of them.
                 queue.delete_before(self.commit_log.first_base)
-                looked_at += CHECKED_PER_EXPIRY
-            looked_at += 1
+                turn_cost += CHECKED_PER_EXPIRY
+            turn_cost += 1
             if 0 < queue.next_offset <= queue.min_offset:
                 yield queue.topic, queue.queue_id, queue.next_offset
-            if looked_at >= _QUEUES_PER_TURN:
-                looked_at = 0
+            if turn_cost >= _QUEUES_PER_TURN:
+                turn_cost = 0
                 yield None
 
     def begin_empty_queues_at(self, ends: Mapping[tuple[str, int], int]) -> None:
@@ -854,17 +867,23 @@ class MessageStore:
     def _note_queue_ends(self, ends: list[tuple[ConsumeQueue, int]], deletions_begun: int) -> None:
         """Write the ends of queues if there are new ones, so that recovery notices a lost folder after a crash too.
 
-        Also after messages have expired: the log does not tell any more how far their queues had come. ``ends`` are on
-        the disk. At most every `QUEUE_ENDS_INTERVAL_S`, because there may be thousands of queues.
+        At once after messages have expired: the log does not tell any more how far their queues had come, and an idle
+        broker writes no later checkpoint. Otherwise at most every `QUEUE_ENDS_INTERVAL_S`, because there may be
+        thousands of queues. ``ends`` are on the disk. A store in memory is never recovered.
         """
+        if self.config.retained_bytes:
+            return
         now_s = self.clock.monotonic()
-        if now_s < self._next_queue_ends_s:
-            return
         log_start = self.commit_log.first_base
-        noted = (deletions_begun, log_start, {(queue.topic, queue.queue_id) for queue, end in ends if end})
-        if noted == self._noted_queues:
+        if log_start == self._queue_ends_log_start and now_s < self._next_queue_ends_s:
             return
-        self._noted_queues, self._next_queue_ends_s = noted, now_s + QUEUE_ENDS_INTERVAL_S
+        are_hidden = all(queue.expired_before >= log_start for queue, _ in ends)
+        keys = {(queue.topic, queue.queue_id) for queue, end in ends if end}
+        state = (deletions_begun, log_start, are_hidden, keys)
+        if state == self._queue_ends_state:
+            return
+        self._queue_ends_state, self._queue_ends_log_start = state, log_start
+        self._next_queue_ends_s = now_s + QUEUE_ENDS_INTERVAL_S
         content = encode_queue_ends(ends, log_start, self._checkpoint.log_timestamp)
         # A topic is deleted meanwhile, or a queue begins anew, without waiting for the disk here.
         self._deleted_topics.run_unless_deleted_since(

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from itertools import islice, takewhile
 
 import pytest
 
@@ -216,6 +217,128 @@ def expired(*, kill: bool, offsets: int = 7) -> tuple[Disk, FakeClock]:
     else:
         store.close()
     return files, clock
+
+
+def partly_expired() -> tuple[Disk, FakeClock, MessageStore]:
+    """Return a store whose queue ``t/0`` has lost its first messages; the entries of these are not hidden yet.
+
+    The ends of its queues were noted while all messages were there.
+    """
+    files, clock = Disk(), FakeClock()
+    store = MessageStore.open(CONFIG, files, clock)
+    for _ in range(20):
+        store.append(NewMessage("t", 0, bytes(1900), b""))
+    clock.advance(20_000)
+    store.write_checkpoint()
+    files.is_full = True
+    assert store.delete_expired_log_files(max_files=2) == 2
+    files.is_full = False
+    return files, clock, store
+
+
+def test_ends_are_noted_at_once_after_messages_have_expired() -> None:
+    """An idle broker writes no later checkpoint, and the log does not tell any more how far the queues had come."""
+    files, clock = Disk(), FakeClock()
+    store = MessageStore.open(CONFIG, files, clock)
+    store.append(NewMessage("gone", 0, b"", b""))
+    store.append(NewMessage("later", 0, b"", b""))
+    store.write_checkpoint()
+    for _ in range(6):
+        store.append(NewMessage("gone", 0, b"", b""))
+    for _ in range(9):
+        store.append(NewMessage("later", 0, bytes(1900), b""))
+    store.write_checkpoint()
+    files.is_full = True
+    assert store.delete_expired() > 0
+    store.write_checkpoint()
+    files = files.crash(random.Random(0), lose_unflushed=False)
+    remove(files, "consumequeue/")
+    store = MessageStore.open(CONFIG, files, clock)
+    assert store.max_offset("gone", 0) == 7
+
+
+def test_ends_of_new_queues_are_noted_at_intervals() -> None:
+    """There may be thousands of queues."""
+    files, clock = CrashFiles(), FakeClock()
+    store = MessageStore.open(CONFIG, files, clock)
+    contents = []
+    for number in range(4):
+        store.append(NewMessage("t", number, b"", b""))
+        store.write_checkpoint()
+        contents.append(files.small["/s/queueends.json"])
+        clock.advance(5000)
+    assert contents[0] == contents[1] != contents[2] == contents[3]
+
+
+@pytest.mark.parametrize("kill", [False, True])
+def test_expired_entries_that_are_not_hidden_yet_are_not_taken_for_missing_files(
+    kill: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The ends are written between the deletion of a log file and of the queue files that point into it."""
+    files, clock, store = partly_expired()
+    if kill:
+        store.write_checkpoint()
+        list(store.hide_expired_entries())
+        files = files.crash(random.Random(0), lose_unflushed=False)
+    else:
+        store.close()
+        store = MessageStore.open(CONFIG, files, clock)
+        list(store.hide_expired_entries())
+        files = files.crash(random.Random(0), lose_unflushed=False)
+    store = MessageStore.open(CONFIG, files, clock)
+    assert (store.min_offset("t", 0), store.max_offset("t", 0)) == (8, 20)
+    assert BAD not in caplog.text
+
+
+@pytest.mark.parametrize("hidden_later", [False, True])
+def test_a_first_queue_file_that_is_missing_after_messages_expired_is_built_again(
+    hidden_later: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    files, clock, store = partly_expired()
+    if hidden_later:
+        store.write_checkpoint()
+        clock.advance(20_000)
+    list(store.hide_expired_entries())
+    store.write_checkpoint()
+    files = files.crash(random.Random(0), lose_unflushed=False)
+    remove(files, "consumequeue/t/0/" + f"{5 * 20:020d}")
+    store = MessageStore.open(CONFIG, files, clock)
+    assert store.read("t", 0, 8, 1).count == 1
+    assert (store.min_offset("t", 0), store.max_offset("t", 0)) == (8, 20)
+    assert BAD in caplog.text
+
+
+def test_a_store_in_memory_notes_no_ends() -> None:
+    """It is never opened again."""
+    files, clock = CrashFiles(), FakeClock()
+    store = MessageStore.open(small_config(retained_bytes=20_000), files, clock)
+    for _ in range(20):
+        store.append(NewMessage("t", 0, bytes(1900), b""))
+        store.write_checkpoint()
+        clock.advance(20_000)
+    assert store.min_physical_offset > 0
+    assert "/s/queueends.json" not in files.small
+
+
+@pytest.mark.parametrize("expired", [False, True])
+@pytest.mark.parametrize("slices", [1, 100], ids=["begun", "done"])
+def test_queues_of_a_topic_that_is_deleted_meanwhile_are_not_named(slices: int, expired: bool) -> None:
+    """A later topic of the name would continue where this one ended."""
+    files, _, store = partly_expired()
+    for queue_id in range(50):
+        store.append(NewMessage("deleted", queue_id, b"", b""))
+    if expired:
+        for _ in range(5):
+            store.append(NewMessage("t", 0, bytes(1900), b""))
+        store.write_checkpoint()
+        files.is_full = True
+        assert store.delete_expired_log_files() > 0
+    ends = store.ends_of_empty_queues()
+    assert bool([queue for queue in takewhile(bool, ends)]) == expired
+    deletion = store.delete_topic_in_slices("deleted")
+    for _ in islice(deletion, slices):
+        pass
+    assert [queue for queue in ends if queue is not None] == []
 
 
 def remove(files: CrashFiles, start: str) -> None:

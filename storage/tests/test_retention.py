@@ -220,6 +220,50 @@ def test_a_file_goes_once_the_checkpoint_covers_it() -> None:
     assert readable(store) == [2 * PER_FILE]
 
 
+def test_a_closed_store_deletes_nothing() -> None:
+    """An administrator's request may go on when the broker has opened the store again, in another role."""
+    files, clock = FullDisk(), FakeClock()
+    store = filled(5 * PER_FILE, files, clock)
+    store.write_checkpoint()
+    for _ in range(PER_FILE):
+        store.append(NewMessage("t", 0, body(0), b""))
+    assert store.delete_expired_log_files(max_files=1) == 1
+    hidden = store.hide_expired_entries()
+    clock.advance(100 * HOUR_MS)
+    assert store.delete_expired_log_files(manual=True) == 3
+    assert store.delete_expired_log_files(manual=True) == 0
+    assert store.expiry_awaits_checkpoint
+    store.close()
+    again = MessageStore.open(small_config(), files, clock)
+    paths = set(files.mapped)
+    assert store.delete_expired_log_files(manual=True) == 0
+    assert not store.expiry_awaits_checkpoint
+    assert list(hidden) == list(store.hide_expired_entries()) == []
+    assert set(files.mapped) == paths
+    assert again.min_physical_offset == 4 * LOG_FILE_BYTES
+
+
+def test_a_store_that_is_closed_meanwhile_deletes_no_more_queue_files(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("storage.queue_set.CHECKED_PER_SLICE", 1)
+    files, clock = FullDisk(), FakeClock()
+    store = MessageStore.open(small_config(), files, clock)
+    for number in range(3 * 6):
+        store.append(NewMessage("t", number % 3, body(number), b""))
+    for _ in range(2 * PER_FILE):
+        store.append(NewMessage("other", 0, body(0), b""))
+    store.write_checkpoint()
+    assert store.delete_expired_log_files() > 0
+    hidden = store.hide_expired_entries()
+    next(hidden)
+    store.close()
+    paths = set(files.mapped)
+    assert list(hidden) == []
+    assert set(files.mapped) == paths
+    assert any(path.endswith("/consumequeue/t/2/" + "0" * 20) for path in paths)
+
+
 def expired_since_checkpoint(files: CrashFiles, clock: FakeClock) -> MessageStore:
     """Return a store with a queue ``t/1`` of three messages in the first log file, the last not in the checkpoint."""
     store = MessageStore.open(small_config(), files, clock)

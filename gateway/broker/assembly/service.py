@@ -41,7 +41,7 @@ from gateway.broker.delayed.timer_task import TimerTask, save_timers
 from gateway.broker.limits.go_away import GoAway
 from gateway.broker.limits.request_pause import MAX_HOLD_S, RequestPause
 from gateway.broker.messages.index_builder import IndexBuilder
-from gateway.broker.messages.log_expiry import delete_expired_log_files
+from gateway.broker.messages.log_expiry import expire_log_files
 from gateway.broker.processors import all_handlers
 from gateway.broker.processors.turns import run_in_slices
 from gateway.broker.replication.epochs import EpochTable
@@ -219,7 +219,7 @@ class BrokerService:
             connection_type=connection_type,
             taker=self.native_sends,
         )
-        self._checkpoint_ends = broker.store.max_physical_offset, broker.store.readable_until
+        self._checkpoint_extent = _log_extent(broker.store)
         self._checking_transactions = trio.Lock()
         self._saving_progress = trio.Lock()
         self._connections: set[Connection] = set()
@@ -556,7 +556,7 @@ class BrokerService:
         self._fence = ""
         self._check_appends(broker)
         broker.clients.take_over(previous.clients)
-        self._checkpoint_ends = broker.store.max_physical_offset, broker.store.readable_until
+        self._checkpoint_extent = _log_extent(broker.store)
         self._answer_marked = broker.long_polls.answer_marked
         self._wake_slaves = broker.replication.end_batch
         self._pause.lift()
@@ -890,13 +890,9 @@ class BrokerService:
             await table.settle()
 
     async def _remove_expired(self) -> None:
-        """Delete expired files one at a time: freeing a gigabyte takes the system about 0.1 s."""
-        store = self.broker.store
-        for _ in range(self.broker.config.store.delete_files_max):
-            delete_file = partial(store.delete_expired_log_files, max_files=1)
-            if not await delete_expired_log_files(store, self.run_blocking, delete_file):
-                break
-            await trio.lowlevel.checkpoint()
+        """Delete files of the log, of queues, timers, batches and cuts that are older than their retention time."""
+        max_files = self.broker.config.store.delete_files_max
+        await expire_log_files(self.broker.store, self.run_blocking, max_files)
         await run_in_slices(self.broker.store.hide_expired_entries())
         self._remove_old_copy()
         if self.broker.timer_delivery is not None:
@@ -919,10 +915,10 @@ class BrokerService:
     async def _write_checkpoint(self) -> None:
         store = self.broker.store
         # Before it is written: what is confirmed meanwhile, or after the last append, the next one has to cover.
-        ends = store.max_physical_offset, store.readable_until
-        if ends != self._checkpoint_ends:
+        extent = _log_extent(store)
+        if extent != self._checkpoint_extent:
             await self.run_blocking(store.write_checkpoint)
-            self._checkpoint_ends = ends
+            self._checkpoint_extent = extent
 
     async def stop(self) -> None:
         """Send clients away (`go_away.py`), and end `run` after the outstanding requests are answered.
@@ -994,6 +990,15 @@ class BrokerService:
     def _note_saved_pops(self) -> None:
         if not self.broker.offsets.is_dirty:
             self.broker.replication.takeover.note_saved_pops()
+
+
+def _log_extent(store: MessageStore) -> tuple[int, int, int]:
+    """Return the offsets that change when the store needs a checkpoint.
+
+    The first one is that of the log's beginning: the ends of queues are noted once messages have expired, because the
+    log does not tell any more how far the queues had come.
+    """
+    return store.min_physical_offset, store.max_physical_offset, store.readable_until
 
 
 def _cut(store: MessageStore, epochs: EpochTable | None, end: int) -> None:

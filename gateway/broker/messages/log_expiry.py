@@ -1,21 +1,25 @@
-"""Deletes expired log files without blocking the broker while a checkpoint is written for them."""
+"""Expires files of the commit log without blocking the broker, neither by a checkpoint nor by many files at once."""
 
-from collections.abc import Callable
+import trio
 
 from gateway.runtime.run_blocking import RunBlocking
 from storage.store import MessageStore
 
 
-async def delete_expired_log_files(
-    store: MessageStore, run_blocking: RunBlocking, delete_files: Callable[[], int]
-) -> int:
-    """Return how many files ``delete_files``, a call of `MessageStore.delete_expired_log_files`, has removed.
+async def expire_log_files(
+    store: MessageStore, run_blocking: RunBlocking, max_files: int, *, manual: bool = False
+) -> None:
+    """Delete at most ``max_files`` expired files; `hide_expired_entries` should follow.
 
-    Where it keeps files until a checkpoint covers them, the checkpoint is written and it is called again. Otherwise a
-    disk that fills up within the time between two checkpoints would go on doing so. Raises FlushFailed.
+    Other tasks may run after each file, because freeing a gigabyte takes the system about 0.1 s. A checkpoint is
+    written as soon as an expired file needs one: until the next regular checkpoint the disk might become full. With
+    ``manual`` the hour and the use of the disk do not matter. Raises FlushFailed.
     """
-    deleted = delete_files()
-    if store.expiry_awaits_checkpoint:
-        await run_blocking(store.write_checkpoint)
-        deleted += delete_files()
-    return deleted
+    for _ in range(max_files):
+        deleted = store.delete_expired_log_files(manual, max_files=1)
+        if not deleted and store.expiry_awaits_checkpoint:
+            await run_blocking(store.write_checkpoint)
+            deleted = store.delete_expired_log_files(manual, max_files=1)
+        if not deleted:
+            return
+        await trio.lowlevel.checkpoint()

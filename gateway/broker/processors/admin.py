@@ -11,7 +11,7 @@ from codec.constants import CURRENT_VERSION, ResponseCode, version_name
 from gateway.broker.broker import Broker
 from gateway.broker.consumers.client_protocol import GRPC, REMOTING
 from gateway.broker.messages.advertised_hosts import resolve_numeric
-from gateway.broker.messages.log_expiry import delete_expired_log_files
+from gateway.broker.messages.log_expiry import expire_log_files
 from gateway.broker.messages.stored_messages import earliest_log_timestamp
 from gateway.broker.processors.live_config import apply_broker_config
 from gateway.broker.processors.turns import run_in_slices
@@ -312,8 +312,8 @@ def _describe_timers(broker: Broker) -> dict[str, str]:
 @DeleteExpiredCommitlog.on(handlers)
 async def delete_expired_commit_log(broker: Broker, request: DeleteExpiredCommitlog) -> None:
     """Delete files past their retention now. Source: AdminBrokerProcessor.deleteExpiredCommitLog, 5.4.0."""
-    delete_files = partial(broker.store.delete_expired_log_files, manual=True)
-    await delete_expired_log_files(broker.store, broker.topics.file.run_blocking, delete_files)
+    max_files = broker.config.store.delete_files_max
+    await expire_log_files(broker.store, broker.topics.file.run_blocking, max_files, manual=True)
     await run_in_slices(broker.store.hide_expired_entries())
 
 

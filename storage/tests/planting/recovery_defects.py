@@ -172,7 +172,9 @@ RECOVERY_DEFECTS: Final = (
         "queue-ends-not-noted-after-messages-expire",
         Law.DENSE_OFFSETS,
         change(
-            STORE, "        noted = (deletions_begun, log_start, {", "        noted = (deletions_begun, 0, {"
+            STORE,
+            "        log_start = self.commit_log.first_base\n        if log_start",
+            "        log_start = 0\n        if log_start",
         ),
         (TEST_ENDS,),
     ),

@@ -190,12 +190,33 @@ async def test_checkpoints_are_written_only_when_something_was_stored(cluster):
 
 
 @simulated
+async def test_a_checkpoint_is_written_once_after_messages_have_expired(cluster):
+    """The file of queue ends goes with it: the log does not tell any more how far the queues had come."""
+    node = await cluster.add_broker()
+    store = node.broker.store
+    await cluster.dial(node.address).ask(message())
+    await trio.sleep(5)
+    taken = []
+    checkpoint = store.write_checkpoint
+
+    def record():
+        taken.append(cluster.clock.now_ms() - EPOCH_MS)
+        return checkpoint()
+
+    store.write_checkpoint = record
+    store.commit_log.first_base += 1
+    await trio.sleep(5)
+    store.commit_log.first_base -= 1
+    assert len(taken) == 1
+
+
+@simulated
 async def test_old_files_are_removed(cluster):
     node = await cluster.add_broker(clean_resource_interval_ms=1000, delete_files_max=4)
     removed = [1, 1, 0, 1, 0] + [1] * 20
     asked = []
 
-    def clean(max_files):
+    def clean(manual, max_files):
         asked.append(max_files)
         return removed.pop(0)
 
@@ -209,7 +230,7 @@ async def test_old_files_are_removed(cluster):
 @simulated
 async def test_a_background_task_that_fails_goes_on(cluster, caplog):
     node = await cluster.add_broker(clean_resource_interval_ms=1000)
-    node.broker.store.delete_expired_log_files = lambda max_files: 1 / 0
+    node.broker.store.delete_expired_log_files = lambda manual, max_files: 1 / 0
     await trio.sleep(2.5)
     assert caplog.text.count("background task failed") == 2
     assert (await cluster.dial(node.address).ask(message())).queue_offset == 0

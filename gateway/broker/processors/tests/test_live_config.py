@@ -22,7 +22,8 @@ from gateway.config.process import BrokerConfig
 from gateway.tests.broker_world import World
 from gateway.tests.configs import change_config
 from remoting.errors import RequestError
-from remoting.requests.admin import GetBrokerConfig, UpdateBrokerConfig
+from remoting.requests.admin import DeleteExpiredCommitlog, GetBrokerConfig, UpdateBrokerConfig
+from remoting.requests.topics import CleanExpiredConsumequeue
 from storage.files import MemoryFiles
 from toolkit.values import Choice, WholeNumber
 
@@ -246,6 +247,25 @@ def test_files_are_deleted_by_the_changed_rules(text: str, hours: int, deletes: 
     if text:
         change(world, text)
     assert bool(world.broker.store.delete_expired()) == deletes
+
+
+@pytest.mark.parametrize("request_type", [DeleteExpiredCommitlog, CleanExpiredConsumequeue])
+def test_an_administrator_deletes_no_more_files_at_once_than_the_changed_maximum(
+    request_type: type[DeleteExpiredCommitlog | CleanExpiredConsumequeue],
+) -> None:
+    """Also where a checkpoint is written in between, since not all of these files are covered yet."""
+    world = World(FullDisk(), delete_when="")
+    store = world.broker.store
+    change(world, "deleteFileBatchMax=2\ndiskMaxUsedSpaceRatio=40\nfileReservedTime=1")
+    for number in range(30):
+        world.put(body=bytes(1 << 20))
+        if number == 5:
+            store.write_checkpoint()
+    world.clock.pass_ms(2 * 3_600_000)
+    world.put()
+    for round_number in (1, 2):
+        world.ask(request_type())
+        assert store.min_physical_offset == 2 * round_number * store.commit_log.file_bytes
 
 
 def test_sends_are_refused_above_the_changed_level() -> None:
