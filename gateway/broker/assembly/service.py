@@ -849,8 +849,8 @@ class BrokerService:
         """
         reviver, takeover = self.broker.pop.state.reviver, self.broker.replication.takeover
         reviver.commit_offsets()
-        while changed_keys := reviver.take_changed_keys():
-            takeover.change_popped_keys(*changed_keys)
+        for added_keys, removed_keys in reviver.take_changed_keys():
+            takeover.change_popped_keys(added_keys, removed_keys)
             yield
 
     async def _save_offsets(self) -> None:
@@ -863,9 +863,9 @@ class BrokerService:
                 await run_in_slices(self._commit_pops())
             # Before the offsets: after a crash it must know which of them pops have moved.
             await takeover.save_changes()
-            has_masters_pops = not takeover.has_own_pops
+            had_own_pops = takeover.has_own_pops
             await broker.offsets.save_changes()
-            if has_masters_pops:
+            if not had_own_pops:
                 takeover.note_saved_pops()
             await broker.delay_service.save_changes()
             # After the offsets as well: a slave may have replaced those of its own pops by the master's.

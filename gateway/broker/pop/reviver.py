@@ -26,6 +26,7 @@ import logging
 from collections.abc import Iterable, Iterator, Set
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from typing import Final, NamedTuple
 
 from codec import properties as keys
@@ -156,17 +157,19 @@ class Reviver:
         self._changed_keys |= missing_keys
         return self.popped_keys
 
-    def take_changed_keys(self) -> tuple[Set[str], Set[str]] | None:
-        """Return some keys that `popped_keys` has got since they were last taken, and some that it has lost.
+    def take_changed_keys(self) -> Iterator[tuple[Set[str], Set[str]]]:
+        """Yield the keys that `popped_keys` has got since they were last taken, and those that it has lost, in slices.
 
-        Called until it returns None, a turn for each call: a topic with 100,000 groups may have been deleted.
+        Other tasks may run at each yield: a topic with 100,000 groups may have been deleted. Keys that change after the
+        first slice was asked for are for the next call, since pops may come as fast as they are taken. So are those
+        that are not taken because the iterator is closed.
         """
-        changed_keys = {self._changed_keys.pop() for _ in range(min(KEYS_PER_SLICE, len(self._changed_keys)))}
-        if not changed_keys:
-            return None
-        # A message may be prolonged whose group has no offset, or has none any more.
-        self.popped_keys -= changed_keys - self._offsets.table.keys()
-        return changed_keys & self.popped_keys, changed_keys - self.popped_keys
+        keys = iter(list(self._changed_keys))
+        while changed_keys := set(islice(keys, KEYS_PER_SLICE)):
+            self._changed_keys -= changed_keys
+            # A message may be prolonged whose group has no offset, or has none any more.
+            self.popped_keys -= changed_keys - self._offsets.table.keys()
+            yield changed_keys & self.popped_keys, changed_keys - self.popped_keys
 
     def _forget_key(self, key: str) -> None:
         if key in self.popped_keys:

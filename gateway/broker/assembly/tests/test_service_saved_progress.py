@@ -122,3 +122,30 @@ async def test_many_offsets_that_pops_have_moved_are_saved_in_turns(cluster: Clu
         assert f"orders@GID{number}" in node.broker.replication.takeover.popped_keys
     print("longest turns, ms:", [round(1000 * turn_s, 1) for turn_s in longest_s])
     assert min(longest_s) < 0.025
+
+
+@simulated
+async def test_saving_ends_although_pops_go_on(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys of pops that come meanwhile are for the next time; those of before are all taken."""
+    monkeypatch.setattr("gateway.broker.pop.reviver.KEYS_PER_SLICE", 2)
+    node = await cluster.add_broker()
+    client, takeover = Client(cluster, node), node.broker.replication.takeover
+    await client.send(*(b"%d" % number for number in range(3)))
+    for number in range(5):
+        await client.pop(group=f"GID{number}", queue_id=0)
+    earlier_keys = {f"orders@GID{number}" for number in range(5)}
+    slices = node.service._commit_pops()
+    count = 0
+    for count, _ in enumerate(slices, 1):
+        assert count <= 3
+        for number in range(3):
+            await client.pop(group=f"LATER{count}{number}", queue_id=0)
+    assert count == 3
+    assert takeover.popped_keys == earlier_keys
+    # As after a cancellation: nothing is lost.
+    slices = node.service._commit_pops()
+    next(slices)
+    slices.close()
+    await node.service._save_offsets()
+    assert takeover.popped_keys == node.broker.pop.state.reviver.popped_keys
+    assert len(takeover.popped_keys) == 5 + 9
