@@ -221,7 +221,6 @@ class BrokerService:
         )
         self._checkpoint_extent = _log_extent(broker.store)
         self._checking_transactions = trio.Lock()
-        self._saving_progress = trio.Lock()
         self._connections: set[Connection] = set()
         self._users: list[PartsUser] = []
         self._order_change, self._changes = trio.open_memory_channel[PartsChange](MAX_CHANGES)
@@ -855,7 +854,7 @@ class BrokerService:
 
     async def _save_offsets(self) -> None:
         # One at a time: the revive group's offset of one must not be written before the keys of another.
-        async with self._saving_progress:
+        async with self.broker.replication.takeover.saving_progress:
             broker, takeover = self.broker, self.broker.replication.takeover
             # First, because the others are not saved after a failed flush of the store.
             await broker.consumer_filters.save_changes()
@@ -982,8 +981,9 @@ class BrokerService:
             for table in (*self._settings, broker.delay_service, takeover):
                 stack.callback(_persist_unless_flush_failed, table)
             stack.callback(self._note_saved_pops)
-            for table in (broker.consumer_filters, broker.offsets, takeover, broker.pop.state.ordered_pops):
-                stack.callback(_persist_unless_flush_failed, table)
+            stack.callback(_persist_unless_flush_failed, broker.consumer_filters)
+            stack.callback(_persist_unless_flush_failed, takeover, broker.offsets)
+            stack.callback(_persist_unless_flush_failed, broker.pop.state.ordered_pops)
         self._has_unsaved_tables = False
         broker.offsets.delete_journal()
 
@@ -1008,14 +1008,17 @@ def _cut(store: MessageStore, epochs: EpochTable | None, end: int) -> None:
         epochs.cut(end)
 
 
-def _persist_unless_flush_failed(table: ChangingTable) -> None:
-    """Write a table. After a failed flush of messages a table of progress keeps its last content.
+def _persist_unless_flush_failed(*tables: ChangingTable) -> None:
+    """Write tables in their order, up to the first that cannot be written.
 
-    Raises StoreFull or OSError, after logging it: when several tables fail, the caller reports only one.
+    After a failed flush of messages a table of progress keeps its last content. Raises StoreFull or OSError, after
+    logging it: when several tables fail, the caller reports only one.
     """
-    try:
-        with suppress(FlushFailed):
+    for table in tables:
+        try:
             table.persist()
-    except (StoreFull, OSError) as error:
-        table.file.report_failure(error)
-        raise
+        except FlushFailed:
+            return
+        except (StoreFull, OSError) as error:
+            table.file.report_failure(error)
+            raise

@@ -25,6 +25,8 @@ from hashlib import blake2b
 from itertools import islice
 from typing import Final, NamedTuple
 
+import trio
+
 from codec import fastjson
 from codec.errors import MessageFormatError
 from codec.java_numbers import JavaNumberError, read_json_integer
@@ -97,6 +99,8 @@ class TakeoverState(ChangingTable):
             self.popped_keys,
         ) = saved or unknown
         self._has_unsaved_pops = False
+        self.saving_progress = trio.Lock()
+        """Held while this table is written and then the offsets of consumers, in this order, by one task at a time."""
         self.metrics = b""
 
     def _change(self, role: StoreRole, read_ms: int, queue_offset: int) -> None:

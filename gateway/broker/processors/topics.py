@@ -182,10 +182,15 @@ async def save_offsets(broker: Broker, kind: str) -> None:
 
     If the process were killed before the next save, the groups of a new topic would skip its first messages, and a new
     group would go on where the deleted one ended. ``kind`` is the one that was deleted. Raises RequestError.
+
+    As in every save of offsets, that is after the table that says which of them pops have moved.
     """
+    takeover = broker.replication.takeover
     try:
         with trio.CancelScope(shield=True):
-            await broker.offsets.save_changes()
+            async with takeover.saving_progress:
+                await takeover.save_changes()
+                await broker.offsets.save_changes()
             await broker.pop.state.ordered_pops.save_changes()
     except (StoreFull, OSError) as error:
         remark = (

@@ -1,6 +1,7 @@
 """Offsets that pops have moved, and what takeover.json says about them, after a crash between their writes."""
 
 import time
+from collections.abc import Callable
 
 import pytest
 import trio
@@ -9,19 +10,25 @@ from gateway.broker.consumers.consumer_offsets import parse_offsets
 from gateway.broker.delayed.timer_takeover import TakeoverState
 from gateway.config.replication import SLAVE
 from gateway.runtime.config_file import ConfigFile
-from gateway.tests.cluster import Cluster, Node, simulated
+from gateway.tests.cluster import Cluster, Node, settle, simulated
 from gateway.tests.configs import change_config
 from gateway.tests.popping import Client
+from remoting.bodies.topics import TopicConfig
+from remoting.requests.groups import DeleteSubscriptionGroup
+from remoting.requests.topics import DeleteTopicInBroker
 from storage.files import MemoryFiles
 
 
 class KilledFiles(MemoryFiles):
-    """Files of a process that is killed after it has written a table; "" for none."""
+    """Files of a process that is killed after it has written a table; "" for none. The disk refuses another one."""
 
     last_table = ""
+    refused_table = ""
     is_killed = False
 
     def write_small(self, path: str, data: bytes, backup: str | None = None) -> None:
+        if self.refused_table and path.endswith(self.refused_table):
+            raise OSError("no write")
         if not self.is_killed:
             super().write_small(path, data, backup)
         if self.last_table and path.endswith(self.last_table):
@@ -43,6 +50,86 @@ async def test_a_master_killed_while_it_stops_knows_which_offsets_pops_have_move
     node = await cluster.add_broker(files=files)
     assert node.broker.offsets.query_offset("GID", "orders", 0) == 1
     assert node.broker.pop.state.reviver.popped_keys == {"orders@GID"}
+
+
+@simulated
+async def test_a_stop_writes_no_offsets_if_it_cannot_write_which_of_them_pops_have_moved(
+    cluster: Cluster,
+) -> None:
+    files = KilledFiles()
+    node = await cluster.add_broker(files=files)
+    client = Client(cluster, node)
+    await client.send(b"0")
+    await client.pop(queue_id=0)
+    files.refused_table = "takeover.json"
+    with pytest.raises(OSError, match="no write"):
+        node.service.close()
+    content = files.read_small(f"{node.broker.store.config.config_path}/consumerOffset.json")
+    assert content is None or parse_offsets(content).offset_table == {}
+    files.refused_table = ""
+    await node.stop()
+    node = await cluster.add_broker(files=files)
+    assert node.broker.offsets.query_offset("GID", "orders", 0) == 1
+    assert node.broker.pop.state.reviver.popped_keys == {"orders@GID"}
+
+
+@pytest.mark.parametrize("deleted", ["topic", "group"])
+@simulated
+async def test_a_deletion_writes_no_offsets_before_which_of_them_pops_have_moved(
+    cluster: Cluster, deleted: str
+) -> None:
+    """A save is under way, and waits for its first table."""
+    files = KilledFiles()
+    node = await cluster.add_broker(files=files)
+    client, takeover = Client(cluster, node), node.broker.replication.takeover
+    await client.send(b"0")
+    await client.pop(queue_id=0)
+    node.broker.topics.update([TopicConfig(topic_name="old", perm=6)])
+    node.broker.offsets.commit_offset("old-group", "orders", 0, 1)
+    is_writable = trio.Event()
+    path = f"{node.broker.store.config.config_path}/consumerOffset.json"
+    before = files.read_small(path)
+
+    async def wait(work: Callable[[], object]) -> None:
+        await is_writable.wait()
+        work()
+
+    takeover.file.run_blocking = wait
+    request = (
+        DeleteTopicInBroker(topic="old")
+        if deleted == "topic"
+        else DeleteSubscriptionGroup(group_name="old-group", clean_offset=True)
+    )
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(node.service._save_offsets)
+        await settle()
+        nursery.start_soon(cluster.dial(node.address).ask, request)
+        await trio.sleep(1)
+        assert files.read_small(path) == before
+        is_writable.set()
+    assert files.read_small(path) != before
+
+
+@pytest.mark.parametrize("deleted", ["topic", "group"])
+@simulated
+async def test_a_process_killed_after_a_deletion_knows_which_offsets_pops_have_moved(
+    cluster: Cluster, deleted: str
+) -> None:
+    files = KilledFiles()
+    node = await cluster.add_broker(files=files)
+    node.broker.topics.update([TopicConfig(topic_name="old", perm=6)])
+    node.broker.offsets.commit_offset("old-group", "old", 0, 1)
+    node.broker.offsets.commit_offset("GID", "orders", 0, 1)
+    node.broker.replication.takeover.note_popped_keys(["orders@GID"])
+    files.last_table = "consumerOffset.json"
+    await cluster.dial(node.address).ask(
+        DeleteTopicInBroker(topic="old")
+        if deleted == "topic"
+        else DeleteSubscriptionGroup(group_name="old-group", clean_offset=True)
+    )
+    assert files.is_killed
+    root = node.broker.store.config.config_path
+    assert TakeoverState(ConfigFile(files, f"{root}/takeover.json")).popped_keys == {"orders@GID"}
 
 
 async def _slave_with_masters_pops(cluster: Cluster, files: KilledFiles) -> Node:
