@@ -285,8 +285,8 @@ _DEVIATIONS: Final = (
         "offsets-not-saved-by-an-orderly-stop",
         "test_restart.py::test_stop",
         f"{BROKER}/assembly/service.py",
-        "(broker.consumer_filters, broker.offsets, takeover,",
-        "(broker.consumer_filters, takeover,",
+        "(_persist_unless_flush_failed, takeover, broker.offsets)",
+        "(_persist_unless_flush_failed, takeover)",
     ),
     deviation(
         ACCESS,
