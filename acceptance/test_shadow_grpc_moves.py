@@ -3,6 +3,7 @@ that a consumer holds meanwhile; and a gateway that is killed under load.
 """
 
 import threading
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
@@ -62,7 +63,8 @@ class Traffic:
     """A producer, and consumers of a group each, that never give up, until the end of the block.
 
     ``resent`` are bodies that were sent again because no receipt came, ``unacknowledged`` those by consumer whose
-    acknowledgement failed. ``received`` counts the bodies by consumer.
+    acknowledgement failed, ``late`` those acknowledged after the invisible time, as may happen on a busy machine.
+    ``received`` counts the bodies by consumer.
     """
 
     topic: str
@@ -72,6 +74,7 @@ class Traffic:
     resent: set[str] = field(default_factory=set)
     received: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     unacknowledged: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    late: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     _stops_sending: threading.Event = field(default_factory=threading.Event)
     _stops: threading.Event = field(default_factory=threading.Event)
     _threads: list[threading.Thread] = field(default_factory=list)
@@ -111,6 +114,7 @@ class Traffic:
     def _receive(self, name: str) -> None:
         consumer = self.consumers[name]
         while not self._stops.is_set():
+            begun_s = time.monotonic()
             try:
                 messages = consumer.receive(invisible_s=INVISIBLE_S)
             except StockClientError:
@@ -122,6 +126,8 @@ class Traffic:
                     consumer.ack(message)
                 except StockClientError:
                     self.unacknowledged[name].add(message["body"])
+                if time.monotonic() - begun_s >= INVISIBLE_S:
+                    self.late[name].add(message["body"])
 
     def progress(self) -> None:
         """Wait until more has been sent, and received by everybody."""
@@ -210,7 +216,9 @@ def test_each_message_is_received_once_through_a_cut_over_a_rollback_and_another
         assert max_offsets(primary, topic) == at_primary
         assert sum(max_offsets(target, topic)) >= len(traffic.sent)
         for name, received in traffic.received.items():
-            twice = {body for body, count in received.items() if count > 1} - traffic.resent
+            twice = (
+                {body for body, count in received.items() if count > 1} - traffic.resent - traffic.late[name]
+            )
             assert not twice, name
         gateway.run_step("advance", topic, state="DONE")
 
@@ -277,5 +285,5 @@ def test_a_gateway_that_is_killed_under_load_loses_nothing(
         at_primary, at_target = wait_for_same_messages(primary, target, topic, len(traffic.sent))
         assert at_target == at_primary
         for name, received in traffic.received.items():
-            excused = traffic.resent | traffic.unacknowledged[name]
+            excused = traffic.resent | traffic.unacknowledged[name] | traffic.late[name]
             assert not {body for body, count in received.items() if count > 1} - excused, name
