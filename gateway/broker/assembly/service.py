@@ -1014,11 +1014,13 @@ def _persist_unless_flush_failed(*tables: ChangingTable) -> None:
     After a failed flush of messages a table of progress keeps its last content. Raises StoreFull or OSError, after
     logging it: when several tables fail, the caller reports only one.
     """
-    for table in tables:
+    for number, table in enumerate(tables):
         try:
             table.persist()
         except FlushFailed:
             return
         except (StoreFull, OSError) as error:
-            table.file.report_failure(error)
+            for unsaved in tables[number:]:
+                if unsaved.is_dirty:
+                    unsaved.file.report_failure(error)
             raise

@@ -697,7 +697,7 @@ class Follower:
     ) -> None:
         """Receive, compare, append and acknowledge until the connection ends; raises the reason."""
         times, reported = self._times, copy.first_report
-        # Whatever was found over an earlier connection, which may have been to another master.
+        # Also after an earlier connection that copied: it may have been to another master.
         self.state, self.reason = "comparing", ""
         await transport.send_all(stream.encode_report(reported))
         heard_at = reported_at = self.connected_since = trio.current_time()

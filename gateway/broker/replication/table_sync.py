@@ -236,7 +236,7 @@ class TableSync:
         Raises one of FAILURES, ValueError.
         """
         log_end = await self._ask_log_end(connection)
-        # What was taken before the master died is kept: a take-over needs it.
+        # Progress of before the master died is kept: a take-over needs it.
         if not self._is_compared or not self._is_copying():
             self._lacks_progress = True
             return False
