@@ -17,7 +17,10 @@ NUMBERS: Final = (0, ALL, 1, 0, 2, ALL)
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """What a master waits for. ``in_sync_replicas`` is 0 where it is not set; ``brokers`` is the size of the group."""
+    """The replicas that a master waits for. ``in_sync_replicas`` is 0 where it is not set.
+
+    ``brokers`` is the size of the group.
+    """
 
     all_ack: bool
     in_sync_replicas: int
