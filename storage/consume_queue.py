@@ -10,7 +10,7 @@ from collections import OrderedDict
 from typing import Final
 
 from storage.disk_mapping import Buffer
-from storage.errors import CorruptionError
+from storage.errors import CorruptionError, StoreFull
 from storage.files import Files, MappedFile, read_written
 from storage.layout import (
     QUEUE_BLANK,
@@ -163,8 +163,7 @@ class ConsumeQueue:
         base = self.next_offset - self.next_offset % self.file_entries
         mapped = self._pool.mapped_file(self, base)
         position = (self.next_offset - base) * QUEUE_ENTRY_BYTES
-        end = self._reserved_end(position, 0)
-        mapped.reserve(position, end)
+        end = self._get_space(mapped, position, 0)
         if not self.bases or self.bases[-1] < base:
             self.bases.append(base)
         self.buffer, self.write_base, self.recently_used = mapped.buffer, base, True
@@ -184,7 +183,8 @@ class ConsumeQueue:
                 following.close()
             over -= self.file_bytes
         if self.position + size > self.limit:
-            self._reserve(self.position, size)
+            mapped = self._pool.mapped_file(self, self.write_base)
+            self.limit = self._get_space(mapped, self.position, size)
 
     def _reserved_end(self, position: int, size: int) -> int:
         """Return the end of the disk space to get for ``size`` bytes of entries at ``position`` and for later ones.
@@ -196,10 +196,19 @@ class ConsumeQueue:
         entries = max(1, ahead // QUEUE_ENTRY_BYTES)
         return min(self.file_bytes, position + size + entries * QUEUE_ENTRY_BYTES)
 
-    def _reserve(self, position: int, size: int) -> None:
+    def _get_space(self, mapped: MappedFile, position: int, size: int) -> int:
+        """Get disk space for ``size`` bytes of entries at ``position`` and for later ones; return its end.
+
+        On a full disk only for these and one more: a store that was killed on it builds entries whose space is there,
+        while that for later ones may not be. Raises StoreFull.
+        """
         end = self._reserved_end(position, size)
-        self._pool.mapped_file(self, self.write_base).reserve(position, end)
-        self.limit = end
+        try:
+            mapped.reserve(position, end)
+        except StoreFull:
+            end = min(self.file_bytes, position + size + QUEUE_ENTRY_BYTES)
+            mapped.reserve(position, end)
+        return end
 
     def restart_at(self, offset: int) -> None:
         """Drop all entries and make ``offset`` the first one.

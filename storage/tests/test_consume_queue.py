@@ -206,6 +206,24 @@ def test_disk_space_is_got_ahead_as_a_queue_grows():
     assert max(ends) == 20_000 * 20
 
 
+@pytest.mark.parametrize("covered", [1, 100, 203])
+def test_a_killed_store_opens_on_a_full_disk(covered):
+    """Recovery builds the entries after the checkpoint in the space that they had, and gets none for later ones."""
+    files = CrashFiles()
+    store = open_store(files, consume_queue_file_entries=20_000)
+    for number in range(204):  # as many entries as the first page holds
+        store.append(NewMessage("t", 0, b"x", b""))
+        if number + 1 == covered:
+            store.write_checkpoint()
+    killed = files.crash(random.Random(0), lose_unflushed=False)
+    killed._reserved = dict(files._reserved)
+    killed.capacity_bytes = sum(files._reserved.values())
+    store = open_store(killed, consume_queue_file_entries=20_000)
+    assert store.max_offset("t", 0) == 204
+    with pytest.raises(StoreFull):
+        store.append(NewMessage("t", 0, b"x", b""))
+
+
 def path_of_queue(files, topic):
     (path,) = (path for path in queue_files(files) if f"/{topic}/" in path)
     return path
