@@ -59,6 +59,8 @@ class Laws:
     masters: dict[int, str] = field(default_factory=dict)
     acknowledged: dict[int, Record] = field(default_factory=dict)
     unclean_epochs: set[int] = field(default_factory=set)
+    lossy_epochs: set[int] = field(default_factory=set)
+    """All epochs that began with an unclean election; `unclean_epochs` are those that no law has allowed for yet."""
     planned_until_s: float = -1.0
     """Time until which a former master may accept, because an operator had another one elected."""
     elections: int = 0
@@ -123,6 +125,7 @@ class Laws:
                 )
             self.unclean_elections += 1
             self.unclean_epochs.add(after.master_epoch)
+            self.lossy_epochs.add(after.master_epoch)
 
     # -- brokers ------------------------------------------------------------------------------------------------------
 
@@ -184,5 +187,10 @@ class Laws:
         """Note a message that was answered with success."""
         self.acknowledgements += 1
         other = self.acknowledged.setdefault(index, record)
-        if other != record:
+        if other == record:
+            return
+        older, newer = sorted((other, record), key=lambda item: item.epoch)
+        # An answer of the former master may be noted after an unclean election, which loses its message.
+        if not any(older.epoch < epoch <= newer.epoch for epoch in self.lossy_epochs):
             raise LawBroken(f"{other} and {record} were acknowledged at {index}")
+        self.acknowledged[index] = newer
