@@ -66,7 +66,12 @@ class Retention:
             expired_before_ms = self.clock.now_ms() - config.file_reserved_hours * _HOUR_MS
             max_files = config.delete_files_max if max_files is None else max_files
             while deleted < max_files and (forced or self._first_file_ended_before(expired_before_ms)):
-                if not self._is_first_file_covered() or not self._delete_first_file():
+                end = self.commit_log.first_base + self.commit_log.file_bytes
+                if end > self.checkpoint.durable_confirm_offset:
+                    # The file cannot be covered while its last message is not confirmed.
+                    self.awaits_checkpoint = end <= self.commit_log.readable_until
+                    break
+                if not self._delete_first_file():
                     break
                 deleted += 1
         if deleted:
@@ -101,14 +106,6 @@ class Retention:
         # A message that was appended with another broker's store timestamp may look older than it is here, so the
         # file's modification time must be old enough as well.
         return self.files.modified_ms(commit_log.path(commit_log.first_base)) <= timestamp_ms
-
-    def _is_first_file_covered(self) -> bool:
-        """Return True if the queue entries of all messages of the first file survive a crash."""
-        end = self.commit_log.first_base + self.commit_log.file_bytes
-        self.awaits_checkpoint = (
-            self.checkpoint.durable_confirm_offset < end <= self.commit_log.readable_until
-        )
-        return end <= self.checkpoint.durable_confirm_offset
 
     def _delete_first_file(self) -> bool:
         if self.commit_log.first_base >= self.commit_log.base:

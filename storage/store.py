@@ -133,8 +133,8 @@ class MessageStore:
         self.refusal: str | None = None
         self.check_append: Callable[[], None] | None = None
         self._refused_bytes = 0
-        self._queue_ends_state: tuple[object, ...] = ()
-        self._queue_ends_log_start = -1
+        # The log's beginning, and all else on which the file of queue ends depends, when it was last written.
+        self._queue_ends_state: tuple[int, object] = (-1, None)
         self._next_queue_ends_s = 0.0
         self.crashed = False
         # True if the process before was killed, in this boot: what it wrote is all there, flushed or not.
@@ -875,15 +875,14 @@ class MessageStore:
             return
         now_s = self.clock.monotonic()
         log_start = self.commit_log.first_base
-        if log_start == self._queue_ends_log_start and now_s < self._next_queue_ends_s:
+        if log_start == self._queue_ends_state[0] and now_s < self._next_queue_ends_s:
             return
         are_hidden = all(queue.expired_before >= log_start for queue, _ in ends)
         keys = {(queue.topic, queue.queue_id) for queue, end in ends if end}
-        state = (deletions_begun, log_start, are_hidden, keys)
+        state = (log_start, (deletions_begun, are_hidden, keys))
         if state == self._queue_ends_state:
             return
-        self._queue_ends_state, self._queue_ends_log_start = state, log_start
-        self._next_queue_ends_s = now_s + QUEUE_ENDS_INTERVAL_S
+        self._queue_ends_state, self._next_queue_ends_s = state, now_s + QUEUE_ENDS_INTERVAL_S
         content = encode_queue_ends(ends, log_start, self._checkpoint.log_timestamp)
         # A topic is deleted meanwhile, or a queue begins anew, without waiting for the disk here.
         self._deleted_topics.run_unless_deleted_since(

@@ -64,9 +64,7 @@ class ReviveLog:
         self, queue_id: int, content: PopCheckpoint | AckRecord, *, is_repeated: bool = False
     ) -> int:
         """Store a record and return its queue offset. Raise RequestError when the store refuses it."""
-        record = self._build_message(queue_id, content, self._clock.now_ms())
-        if is_repeated:
-            record = record.with_changes(properties={**record.properties, REPEATED: "true"})
+        record = self._build_message(queue_id, content, self._clock.now_ms(), is_repeated=is_repeated)
         return self._writer.append(record)[0]
 
     def write_timed_acks(self, queue_id: int, acks: AckRecord, due_ms: int) -> None:
@@ -74,7 +72,12 @@ class ReviveLog:
         self._writer.write(self._build_message(queue_id, acks, due_ms))
 
     def _build_message(
-        self, queue_id: int, content: PopCheckpoint | AckRecord, deliver_ms: int
+        self,
+        queue_id: int,
+        content: PopCheckpoint | AckRecord,
+        deliver_ms: int,
+        *,
+        is_repeated: bool = False,
     ) -> MessageDraft:
         key = content.key
         if isinstance(content, PopCheckpoint):
@@ -90,6 +93,8 @@ class ReviveLog:
             # When an official broker takes over, this property tells it the time up to which the queue was written.
             keys.TIMER_DELIVER_MS: str(deliver_ms),
         }
+        if is_repeated:
+            properties[REPEATED] = "true"
         return NewMessage(
             self.topic,
             queue_id,

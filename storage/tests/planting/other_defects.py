@@ -228,8 +228,8 @@ OTHER_DEFECTS: Final = (
         Law.DENSE_OFFSETS,
         change(
             RETENTION,
-            "                if not self._is_first_file_covered() or not self._delete_first_file():\n",
-            "                if not self._delete_first_file():\n",
+            "                if end > self.checkpoint.durable_confirm_offset:\n",
+            "                if end > self.commit_log.readable_until:\n",
         ),
         (TEST_RETENTION,),
     ),
@@ -238,8 +238,8 @@ OTHER_DEFECTS: Final = (
         Law.DENSE_OFFSETS,
         change(
             RETENTION,
-            "        return end <= self.checkpoint.durable_confirm_offset\n",
-            "        return end <= self.checkpoint.confirm_offset\n",
+            "                if end > self.checkpoint.durable_confirm_offset:\n",
+            "                if end > self.checkpoint.confirm_offset:\n",
         ),
         (TEST_RETENTION,),
     ),
