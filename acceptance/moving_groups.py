@@ -13,7 +13,7 @@ from acceptance.test_roles import Pair
 from compat_tests.clients.typed import connect, topic_request
 from compat_tests.endpoints.ports import find_ports
 from compat_tests.server import eventually
-from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
+from remoting.errors import REQUEST_FAILURES
 from remoting.requests.controller import ControllerGetSyncStateData
 from remoting.requests.namesrv import GetBrokerClusterInfo
 from remoting.requests.topics import GetTopicConfig
@@ -23,7 +23,6 @@ NAME = "broker-a"
 MASTER_TIMEOUT_S = 120.0
 COPY_TIMEOUT_S = 60.0
 """Longest time until an official slave has copied a new topic; it does so every 10 s."""
-PROBLEMS = (OSError, RemotingClosed, RemotingTimeout, RequestError)
 HEARTBEAT_TIMEOUT_MS = 4_000
 SMALL_FILES = {"timerWheelEnable": "false", "mappedFileSizeCommitLog": str(1 << 20)}
 
@@ -76,7 +75,7 @@ class MasterGroup(ABC):
             try:
                 with connect(self.master) as broker:
                     broker.ask(topic_request(topic, queues))
-            except PROBLEMS:
+            except REQUEST_FAILURES:
                 return False
             return True
 
@@ -92,7 +91,7 @@ def knows_topic(address: str, topic: str) -> bool:
     try:
         with connect(address) as broker:
             broker.ask(GetTopicConfig(topic=topic))
-    except PROBLEMS:
+    except REQUEST_FAILURES:
         return False
     return True
 

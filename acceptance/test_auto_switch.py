@@ -20,7 +20,7 @@ from compat_tests.clients.typed import connect, send, topic_request
 from compat_tests.endpoints.ports import find_server_ports
 from compat_tests.server import eventually
 from remoting.bodies.ha import EpochEntryCache, ReplicasInfo
-from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
+from remoting.errors import REQUEST_FAILURES
 from remoting.requests.ha import GetBrokerEpochCache, GetBrokerHaStatus
 from remoting.requests.offsets import GetMaxOffset
 from tools.official_controllers import (
@@ -35,7 +35,6 @@ from tools.processes import Gateway
 
 NAME, TOPIC = "broker-a", "Epochs"
 FILE_BYTES = 1 << 20
-GONE = (OSError, RemotingClosed, RemotingTimeout, RequestError)
 SETTINGS = {"brokerName": NAME, "controllerHeartBeatTimeoutMills": "6000"}
 OUR_SETTINGS = {
     **SETTINGS,
@@ -126,7 +125,7 @@ class MixedGroup:
             with connect(address, timeout_s=6) as broker:
                 broker.ask(topic_request(TOPIC, 4))
                 return bool(send(broker, TOPIC, b"is anybody there").code == 0)
-        except GONE:
+        except REQUEST_FAILURES:
             return False
 
     @staticmethod

@@ -20,7 +20,7 @@ from compat_tests.clients.typed import connect, send, send_request, topic_reques
 from compat_tests.endpoints.ports import find_server_ports
 from compat_tests.server import eventually
 from remoting.bodies.ha import ReplicasInfo
-from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
+from remoting.errors import REQUEST_FAILURES
 from remoting.requests.namesrv import GetBrokerClusterInfo
 from remoting.requests.offsets import GetMaxOffset
 from tools.official_controllers import OfficialController, free_port, read_replicas
@@ -29,7 +29,6 @@ from tools.processes import Gateway
 pytestmark = pytest.mark.both_servers
 
 NAME, TOPIC = "broker-a", "Controlled"
-FAILURES = (OSError, RemotingClosed, RemotingTimeout, RequestError)
 HEARTBEAT_MS = 8_000
 SOON_S = 60.0
 # Client settings: fetch routes and send heartbeats every second.
@@ -96,14 +95,14 @@ class Group:
         try:
             with connect(self.brokers[name].broker) as broker:
                 return sum(broker.ask(GetMaxOffset(topic=TOPIC, queue_id=queue)).offset for queue in range(4))
-        except FAILURES:
+        except REQUEST_FAILURES:
             return -1
 
     def is_sent(self, name: str, body: bytes) -> bool:
         try:
             with connect(self.brokers[name].broker, timeout_s=6) as broker:
                 return send(broker, TOPIC, body).code == 0
-        except FAILURES:
+        except REQUEST_FAILURES:
             return False
 
 

@@ -15,7 +15,7 @@ from compat_tests.clients.typed import connect, send, topic_request
 from compat_tests.plugin import skip_or_fail
 from compat_tests.server import eventually
 from remoting.bodies.ha import ReplicasInfo
-from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
+from remoting.errors import REQUEST_FAILURES
 from remoting.requests.admin import GetBrokerRuntimeInfo
 from remoting.requests.namesrv import GetRouteInfoByTopic
 from remoting.requests.offsets import GetMaxOffset
@@ -26,7 +26,6 @@ from tools.processes import Gateway
 pytestmark = pytest.mark.both_servers
 
 NAME, TOPIC = "broker-a", "Controlled"
-GONE = (OSError, RemotingClosed, RemotingTimeout, RequestError)
 HEARTBEAT_MS = 6_000
 ELECTED_S = 90.0
 """An official replica learns its master's port for the log with its registration, every 30 s."""
@@ -130,7 +129,7 @@ def send_one(address: str, body: bytes) -> bool:
     try:
         with connect(address, timeout_s=6) as broker:
             return send(broker, TOPIC, body).code == 0
-    except GONE:
+    except REQUEST_FAILURES:
         return False
 
 
@@ -138,7 +137,7 @@ def is_shown_as_master(namesrv: str, address: str) -> bool:
     try:
         with connect(namesrv) as client:
             route = client.ask(GetRouteInfoByTopic(topic=TOPIC)).data
-    except GONE:
+    except REQUEST_FAILURES:
         return False
     return any(broker.broker_addrs.get(0) == address for broker in route.broker_datas)
 
@@ -166,7 +165,7 @@ def count_at(address: str) -> int:
     try:
         with connect(address) as broker:
             return sum(broker.ask(GetMaxOffset(topic=TOPIC, queue_id=queue)).offset for queue in range(4))
-    except GONE:
+    except REQUEST_FAILURES:
         return -1
 
 

@@ -9,13 +9,12 @@ from acceptance.test_broker_processes import process_of
 from compat_tests.clients.typed import connect, send_request, topic_request
 from compat_tests.endpoints.ports import find_server_ports
 from compat_tests.server import eventually
-from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
+from remoting.errors import REQUEST_FAILURES
 from remoting.requests.namesrv import GetBrokerClusterInfo
 from tools.official_controllers import free_port, read_replicas
 from tools.processes import Gateway
 
 NAME, TOPIC = "broker-a", "Elected"
-FAILURES = (OSError, RemotingClosed, RemotingTimeout, RequestError)
 
 
 def members(namesrv: str) -> dict[int, str]:
@@ -33,7 +32,7 @@ def is_sent(address: str, body: bytes) -> bool:
     try:
         with connect(address, timeout_s=5) as broker:
             return broker.send_command(send_request(TOPIC, body).to_command(1)).code == 0
-    except FAILURES:
+    except REQUEST_FAILURES:
         return False
 
 

@@ -18,7 +18,7 @@ from compat_tests.endpoints.official import OfficialEndpoint
 from compat_tests.endpoints.ports import find_server_ports
 from compat_tests.server import eventually
 from remoting.bodies.progress import ConsumerOffsetSerializeWrapper
-from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
+from remoting.errors import REQUEST_FAILURES, RequestError
 from remoting.requests.admin import GetBrokerRuntimeInfo
 from remoting.requests.offsets import (
     GetAllConsumerOffset,
@@ -38,7 +38,6 @@ SETTINGS = {
     "brokerName": "broker-a",
 }
 TOPIC, GROUP = "Copied", "CopiedGroup"
-GONE = (OSError, RemotingClosed, RemotingTimeout, RequestError)
 
 
 class OfficialPair:
@@ -121,7 +120,7 @@ def sending(address: str) -> Iterator[None]:
         try:
             while not is_over.is_set():
                 fill(address, 20)
-        except GONE:
+        except REQUEST_FAILURES:
             pass
 
     thread = threading.Thread(target=send_all)

@@ -13,7 +13,7 @@ import pytest
 from acceptance.test_cluster import available, namesrv_alone
 from compat_tests.clients.typed import connect
 from compat_tests.server import eventually
-from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
+from remoting.errors import REQUEST_FAILURES
 from remoting.requests.namesrv import GetBrokerClusterInfo
 from tools.official_controllers import ControlledBroker, OfficialController, free_port
 from tools.processes import Gateway, environment
@@ -61,7 +61,7 @@ class Cluster:
         try:
             with connect(self.namesrv) as namesrv:
                 table = namesrv.ask(GetBrokerClusterInfo()).data.broker_addr_table
-        except (OSError, RemotingClosed, RemotingTimeout, RequestError):
+        except REQUEST_FAILURES:
             return {}
         return dict(table[NAME].broker_addrs) if NAME in table else {}
 

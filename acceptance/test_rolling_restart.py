@@ -25,14 +25,12 @@ from compat_tests.clients.java_api import JavaClient
 from compat_tests.clients.typed import connect, has_route, topic_request
 from compat_tests.server import eventually
 from remoting.bodies.ha import ReplicasInfo
-from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
 from tools.failovers.cluster import ETCD_CONTROLLERS, ControllerKind, Controllers
 from tools.failovers.network import OneMachine
 from tools.official_controllers import free_port, read_replicas
 from tools.processes import Gateway
 
 NAME, TOPIC, QUEUES, COUNT = "broker-a", "Roles", 4, 3
-GONE = (OSError, RemotingClosed, RemotingTimeout, RequestError)
 SYNC_S = 60.0
 STOP_S = 60.0
 """Longest time for which a broker that was master takes to stop: it passes messages on for 35 s."""

@@ -1,5 +1,7 @@
 """Exceptions between sending a request and its answer."""
 
+from typing import Final
+
 
 class RequestError(Exception):
     """A refusal: the server's answer to one request, with its response code and remark.
@@ -24,6 +26,10 @@ class RemotingTimeout(Exception):
 
 class RemotingClosed(Exception):
     """The connection ended before the answer came. The peer may still carry out the request."""
+
+
+REQUEST_FAILURES: Final = (OSError, RemotingClosed, RemotingTimeout, RequestError)
+"""All that a request to another server may raise, with the connection that is opened for it."""
 
 
 def first_leaf(error: BaseException) -> BaseException:

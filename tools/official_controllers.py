@@ -16,13 +16,12 @@ from compat_tests.endpoints.process import ChildProcess
 from compat_tests.jars import fetch_jars, java_command
 from compat_tests.server import eventually
 from remoting.bodies.ha import ReplicasInfo
-from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
+from remoting.errors import REQUEST_FAILURES
 from remoting.requests.controller import ControllerGetMetadataInfo, ControllerGetSyncStateData
 
 OFFICIAL_SERVER = "server-5.4"
 CONTROLLER_HEAP = "-Xms64m -Xmx256m -XX:MaxDirectMemorySize=256m"
 START_TIMEOUT_S = 90.0
-FAILURES = (OSError, RemotingClosed, RemotingTimeout, RequestError)
 CONTROLLER_MODE = {
     "enableControllerMode": "true",
     "brokerId": "-1",
@@ -130,7 +129,7 @@ def read_replicas(controllers: Iterable[str], broker: str, *, timeout_s: float =
         try:
             with connect(address, timeout_s=timeout_s) as controller:
                 table = controller.ask(request).data.replicas_info_table
-        except FAILURES:
+        except REQUEST_FAILURES:
             continue  # it does not lead
         if broker in table:
             return table[broker]
@@ -142,7 +141,7 @@ def leads(address: str) -> bool:
     try:
         with connect(address, timeout_s=5) as controller:
             return controller.ask(ControllerGetMetadataInfo()).is_leader
-    except FAILURES:
+    except REQUEST_FAILURES:
         return False
 
 

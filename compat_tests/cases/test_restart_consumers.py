@@ -23,7 +23,7 @@ from compat_tests.endpoints import Endpoint
 from compat_tests.marks import case, differs
 from compat_tests.server import ServerUnderTest, eventually
 from remoting.blocking import BlockingClient
-from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
+from remoting.errors import REQUEST_FAILURES, RemotingClosed
 from remoting.requests.offsets import GetMaxOffset
 
 # A message that was waiting for its next attempt when the broker was killed may wait a second time.
@@ -174,6 +174,6 @@ def dead_letters(server: ServerUnderTest, topic: str) -> list[str]:
         with connect(server.broker) as broker:
             while (reply := pull(broker, topic, len(found))).code == 0:
                 found += [message.body.decode() for message in messages(reply)]
-    except (OSError, RemotingClosed, RemotingTimeout, RequestError):
+    except REQUEST_FAILURES:
         pass
     return found

@@ -20,7 +20,7 @@ from compat_tests.marks import case
 from compat_tests.server import ServerUnderTest, eventually
 from remoting.blocking import BlockingClient
 from remoting.bodies.pop import SetMessageRequestModeRequestBody
-from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
+from remoting.errors import REQUEST_FAILURES
 from remoting.requests.pop import GetAllMessageRequestMode, SetMessageRequestMode
 
 AGAIN_S = 90
@@ -100,7 +100,7 @@ class Consumption:
         self._thread.start()
 
     def _run(self, where: str, topic: str, group: str) -> None:
-        with suppress(RemotingClosed, RemotingTimeout, RequestError, OSError), connect(where) as broker:
+        with suppress(*REQUEST_FAILURES), connect(where) as broker:
             for serial in itertools.count():
                 name = b"%06d" % serial
                 send_each(broker, topic, [name], queue_id=serial % 2)

@@ -14,7 +14,7 @@ from compat_tests.server import ServerUnderTest, eventually, split_address
 from remoting.blocking import BlockingClient
 from remoting.bodies.groups import SubscriptionGroupConfig
 from remoting.bodies.heartbeat import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
-from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
+from remoting.errors import REQUEST_FAILURES, RemotingClosed, RemotingTimeout, RequestError
 from remoting.requests.admin import UpdateBrokerConfig
 from remoting.requests.client import GetConsumerListByGroup, HeartBeat, HeartbeatReply
 from remoting.requests.groups import (
@@ -156,7 +156,7 @@ def committed_messages(server: ServerUnderTest, group: str, topic: str) -> int:
     try:
         with connect(server.broker) as broker:
             table = broker.ask(GetConsumeStats(consumer_group=group, topic=topic)).data.offset_table
-    except (OSError, RemotingClosed, RemotingTimeout, RequestError):
+    except REQUEST_FAILURES:
         return 0
     return sum(offsets.consumer_offset for offsets in table.values())
 

@@ -16,7 +16,7 @@ import trio
 
 from codec.java_numbers import quoted
 from remoting.eager import enter_task
-from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
+from remoting.errors import REQUEST_FAILURES, RemotingClosed
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,6 @@ RETRY_S: Final = 1.0
 """Least time between two refreshes of one name, so that failing requests do not cause as many of them."""
 MAX_ENTRIES: Final = 20_000
 """Source: topicRouteServiceCacheMaxNum, 5.4.0."""
-LOAD_ERRORS: Final = (OSError, RemotingClosed, RemotingTimeout, RequestError)
 
 
 @dataclass(slots=True)
@@ -57,7 +56,7 @@ class Loading:
 class LoadingCache(Generic[Content]):
     """The content of names, as ``load`` returns it: None for a name that does not exist.
 
-    ``load`` gets the name, and the further arguments of the `ensure` that caused it. It may raise `LOAD_ERRORS`;
+    ``load`` gets the name, and the further arguments of the `ensure` that caused it. It may raise `REQUEST_FAILURES`;
     any other exception is a RemotingClosed to readers.
     """
 
@@ -137,7 +136,7 @@ class LoadingCache(Generic[Content]):
     async def _run(self, name: str, loading: Loading, arguments: tuple[Any, ...]) -> None:
         try:
             content = await self._load(name, *arguments)
-        except LOAD_ERRORS as error:
+        except REQUEST_FAILURES as error:
             log.info("cannot be loaded", extra=self._describe(name, error))
             self._note_failure(name, loading, error)
         except Exception as error:

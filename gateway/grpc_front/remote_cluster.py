@@ -26,7 +26,7 @@ from gateway.broker.processors.accounts import MASKED_PASSWORD
 from gateway.grpc_front.access import RpcSender
 from gateway.grpc_front.broker_link import BrokerLink, OnRequest
 from gateway.grpc_front.cluster import ServedBroker, ServedCluster
-from gateway.grpc_front.loading_cache import LOAD_ERRORS, LoadingCache
+from gateway.grpc_front.loading_cache import LoadingCache
 from gateway.grpc_front.remote_link import BrokerSession, RemoteBroker, RemoteLink
 from gateway.grpc_front.remote_users import RemoteUsers
 from remoting.acl import sign_request
@@ -37,7 +37,7 @@ from remoting.bodies.topics import TopicConfig
 from remoting.connection import Connection, Handler
 from remoting.connection_state import StateSlot
 from remoting.declare import Header, Request
-from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
+from remoting.errors import REQUEST_FAILURES, RemotingClosed, RemotingTimeout, RequestError
 from remoting.frame_connection import FrameConnection
 from remoting.limits import ConnectionLimits
 from remoting.local_connection import ignore_request
@@ -302,7 +302,7 @@ class RemoteCluster(ServedCluster):
         if self._masters.age_s(_MASTERS) >= MASTERS_MIN_AGE_S:
             try:
                 await self._masters.reload(_MASTERS)
-            except LOAD_ERRORS as error:
+            except REQUEST_FAILURES as error:
                 self._record_outcome(error)
             else:
                 self._record_outcome(None)
@@ -500,7 +500,7 @@ class RemoteCluster(ServedCluster):
         return connection
 
     async def _ask(self, address: Address, request: Request[Reply], sign: Sign | None) -> Reply:
-        """Ask over a connection of the front itself. Raises what `LOAD_ERRORS` lists."""
+        """Ask over a connection of the front itself. Raises what `REQUEST_FAILURES` lists."""
         connection = self._own_connections.get(address)
         if connection is None or connection.closed:
             connection = await self._open(address, {})

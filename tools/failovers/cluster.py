@@ -15,6 +15,7 @@ from compat_tests.endpoints.ports import find_ports, find_server_ports
 from compat_tests.endpoints.process import ChildProcess
 from compat_tests.server import eventually
 from remoting.bodies.ha import ReplicasInfo
+from remoting.errors import REQUEST_FAILURES
 from remoting.requests.controller import ControllerGetMetadataInfo
 from tools.etcd_members import EtcdMembers
 from tools.failovers.network import CLIENTS, Machines
@@ -25,7 +26,7 @@ from tools.official_controllers import (
     leads,
     read_replicas,
 )
-from tools.pairings.members import BROKER, FAILURES, FILE_BYTES, OFFICIAL, OURS, BrokerKind, log_end
+from tools.pairings.members import BROKER, FILE_BYTES, OFFICIAL, OURS, BrokerKind, log_end
 from tools.processes import Gateway
 
 BROKERS: Final = 3
@@ -257,7 +258,7 @@ def _names_leader(address: str) -> bool:
     try:
         with connect(address, timeout_s=CONTROLLER_TIMEOUT_S) as controller:
             return bool(controller.ask(ControllerGetMetadataInfo()).controller_leader_address)
-    except FAILURES:
+    except REQUEST_FAILURES:
         return False
 
 

@@ -10,8 +10,9 @@ from codec.errors import MessageFormatError
 from codec.message import iter_messages
 from compat_tests.clients.typed import connect, pull
 from remoting.blocking import BlockingClient
+from remoting.errors import REQUEST_FAILURES
 from tools.pairings.history import Position, QueueContents
-from tools.pairings.members import FAILURES, QUEUES, TOPIC
+from tools.pairings.members import QUEUES, TOPIC
 
 POLL_S: Final = 0.2
 TIMEOUT_S: Final = 3.0
@@ -74,7 +75,7 @@ class BrokerReader:
     def _run(self) -> None:
         while not self._is_over.is_set():
             with (
-                suppress(MessageFormatError, *FAILURES),
+                suppress(MessageFormatError, *REQUEST_FAILURES),
                 connect(self._address, timeout_s=TIMEOUT_S) as broker,
             ):
                 while not self._is_over.is_set():

@@ -11,12 +11,13 @@ from typing import Final
 from codec.errors import MessageFormatError
 from compat_tests.clients.command_driver import StockClientError
 from compat_tests.server import eventually
+from remoting.errors import REQUEST_FAILURES
 from tools.failovers.cluster import BROKER_GROUPS, BROKER_MACHINES, CONTROLLER_KINDS, FailoverCluster
 from tools.failovers.faults import FAULTS_BY_NAME, ClusterFault
 from tools.failovers.network import Machines, open_machines
 from tools.failovers.timeline import ANY, count_master_changes, first_accept_s, longest_pause_s
 from tools.failovers.traffic import ClientTraffic
-from tools.pairings.members import FAILURES, OFFICIAL, read_topic
+from tools.pairings.members import OFFICIAL, read_topic
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +27,7 @@ REPLACED_S: Final = 120.0
 """Longest wait for another master."""
 IN_SYNC_S: Final = 150.0
 SAME_END_S: Final = 60.0
-TROUBLE: Final = (AssertionError, RuntimeError, StockClientError, MessageFormatError, *FAILURES)
+TROUBLE: Final = (AssertionError, RuntimeError, StockClientError, MessageFormatError, *REQUEST_FAILURES)
 
 
 @dataclass(slots=True)

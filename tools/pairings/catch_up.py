@@ -21,11 +21,11 @@ from compat_tests.endpoints import exit_on_sigterm
 from compat_tests.endpoints.official import FULL_SPEED
 from compat_tests.endpoints.ports import find_ports
 from compat_tests.server import eventually
+from remoting.errors import REQUEST_FAILURES
 from remoting.requests.offsets import GetMaxOffset
 from tools.bench.usage import cpu_s, work_until_idle_s
 from tools.pairings.cli import NAMES
 from tools.pairings.members import (
-    FAILURES,
     MASTER_ROLE,
     QUEUES,
     SLAVE_ROLE,
@@ -147,7 +147,7 @@ def readable_messages(address: str) -> int:
             return sum(
                 client.ask(GetMaxOffset(topic=TOPIC, queue_id=queue_id)).offset for queue_id in range(QUEUES)
             )
-    except FAILURES:
+    except REQUEST_FAILURES:
         return -1
 
 

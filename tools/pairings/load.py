@@ -19,9 +19,10 @@ from compat_tests.clients.java_api import JavaClient, JavaPushConsumer
 from compat_tests.clients.typed import connect, send_request
 from compat_tests.server import eventually
 from remoting.blocking import BlockingClient
+from remoting.errors import REQUEST_FAILURES
 from remoting.requests.send import SendMessageReply
 from tools.pairings.history import SendHistory
-from tools.pairings.members import BROKER, FAILURES, QUEUES, TOPIC, members
+from tools.pairings.members import BROKER, QUEUES, TOPIC, members
 
 GRPC_TOPIC: Final = "PairingGrpc"
 ANSWER_TIMEOUT_S: Final = 4.0
@@ -72,7 +73,7 @@ class SenderLoad:
                     try:
                         send(body, producer % QUEUES)
                         is_stored = True
-                    except (StockClientError, *FAILURES):
+                    except (StockClientError, *REQUEST_FAILURES):
                         time.sleep(RETRY_S)
                 self._busy.discard(producer)
                 if not self._may_send.wait(RETRY_S):
@@ -126,13 +127,13 @@ class TypedSender:
         self._connection: BlockingClient | None = None
 
     def send(self, body: bytes, queue_id: int) -> None:
-        """Send a message once and note the answer. Raises one of FAILURES without an answer that it is stored."""
+        """Send a message once and note the answer. Raises one of REQUEST_FAILURES unless the answer says it is stored."""
         if self._connection is None:
             self._connection = connect(self._find_address(), timeout_s=ANSWER_TIMEOUT_S)
         self._history.note_attempt(body, queue_id)
         try:
             reply = self._connection.ask(send_request(TOPIC, body, queue_id=queue_id))
-        except FAILURES:
+        except REQUEST_FAILURES:
             self.close()
             raise
         self._note_reply(body, reply)
@@ -141,7 +142,7 @@ class TypedSender:
     def close(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            with suppress(*FAILURES):
+            with suppress(*REQUEST_FAILURES):
                 connection.close()
 
 

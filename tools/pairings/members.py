@@ -14,7 +14,7 @@ from compat_tests.clients.typed import connect, pull
 from compat_tests.endpoints.official import ReplicaEndpoint
 from compat_tests.endpoints.ports import find_server_ports
 from compat_tests.server import eventually
-from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
+from remoting.errors import REQUEST_FAILURES
 from remoting.requests.admin import GetBrokerRuntimeInfo
 from remoting.requests.namesrv import GetBrokerClusterInfo
 from remoting.requests.offsets import GetMaxOffset, GetMinOffset
@@ -25,7 +25,6 @@ CLUSTER: Final = "DefaultCluster"
 FILE_BYTES: Final = 1 << 20
 TOPIC: Final = "Pairing"
 QUEUES: Final = 4
-FAILURES: Final = (OSError, RemotingClosed, RemotingTimeout, RequestError)
 SETTINGS: Final = {
     "brokerName": BROKER,
     "brokerClusterName": CLUSTER,
@@ -218,7 +217,7 @@ def members(namesrv: str) -> dict[int, str]:
     try:
         with connect(namesrv) as client:
             table = client.ask(GetBrokerClusterInfo()).data.broker_addr_table
-    except FAILURES:
+    except REQUEST_FAILURES:
         return {}
     return dict(table[BROKER].broker_addrs) if BROKER in table else {}
 
@@ -228,7 +227,7 @@ def log_end(address: str) -> int:
     try:
         with connect(address, timeout_s=5) as broker:
             return int(broker.ask(GetBrokerRuntimeInfo()).data.table["commitLogMaxOffset"])
-    except FAILURES:
+    except REQUEST_FAILURES:
         return -1
 
 

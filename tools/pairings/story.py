@@ -25,6 +25,7 @@ from compat_tests.clients.typed import connect, create_group, has_route, send_re
 from compat_tests.endpoints.ports import find_ports
 from compat_tests.endpoints.proxy import OfficialProxy
 from compat_tests.server import eventually
+from remoting.errors import REQUEST_FAILURES
 from remoting.requests.groups import GetAllSubscriptionGroupConfig
 from remoting.requests.topics import GetAllTopicConfig
 from tools.pairings.history import SEND_OK, Judgement, SendHistory
@@ -39,7 +40,6 @@ from tools.pairings.load import (
     judge_consumers,
 )
 from tools.pairings.members import (
-    FAILURES,
     MASTER_ROLE,
     OFFICIAL,
     OFFICIAL_4,
@@ -174,7 +174,7 @@ class Pairing:
             left_out.add("link silent 8 s")
         try:
             self._start_master()
-        except (StockClientError, RuntimeError, *FAILURES) as error:
+        except (StockClientError, RuntimeError, *REQUEST_FAILURES) as error:
             raise StoryFailed(f"start: {error}") from error
         for name, step in steps:
             if name in left_out:
@@ -182,7 +182,7 @@ class Pairing:
             begun_s = time.monotonic()
             try:
                 self.row.cells[name] = step()
-            except (AssertionError, StoryFailed, RuntimeError, StockClientError, *FAILURES) as error:
+            except (AssertionError, StoryFailed, RuntimeError, StockClientError, *REQUEST_FAILURES) as error:
                 self.row.cells[name] = "FAILED"
                 raise StoryFailed(f"{name}: {error}") from error
             pair, took_s = f"{self.row.master} → {self.row.slave}", time.monotonic() - begun_s
@@ -274,7 +274,7 @@ class Pairing:
             with connect(self._slave.address) as slave:
                 topics = slave.ask(GetAllTopicConfig()).data.topic_config_table
                 groups = slave.ask(GetAllSubscriptionGroupConfig()).data.subscription_group_table
-        except FAILURES:
+        except REQUEST_FAILURES:
             return False
         return {TOPIC, GRPC_TOPIC} <= topics.keys() and GRPC_GROUP in groups
 

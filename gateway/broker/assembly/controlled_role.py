@@ -20,7 +20,6 @@ from codec.constants import MASTER_ID
 from gateway.broker.assembly.namesrv_lookup import resolve_host
 from gateway.broker.assembly.role_control import (
     COPYING,
-    FAILURES,
     PROBE_TIMEOUT_S,
     HandOverOrders,
     RoleLinks,
@@ -43,7 +42,7 @@ from gateway.broker.replication.replicas_manager import (
 from gateway.broker.waiting.wake_signal import WakeSignal
 from gateway.config.process import BrokerConfig
 from gateway.config.replication import SLAVE, SYNC_MASTER, UNDECIDED_ID, ControlledRole, Role
-from remoting.errors import RequestError, first_leaf
+from remoting.errors import REQUEST_FAILURES, RequestError, first_leaf
 from remoting.requests.ha import ExchangeBrokerHaInfo
 from storage.clock import Clock, clock_with_suspension
 
@@ -296,6 +295,6 @@ class ControlledRoles:
                     if ha_address and address == self._master_address and replication.slave is slave:
                         master = Master(parse_address(ha_address), parse_address(address))
                         replication.follow_master(master, address)
-        except* (ValueError, *FAILURES) as problems:
+        except* (ValueError, *REQUEST_FAILURES) as problems:
             extra = {"master": address, "reason": str(first_leaf(problems))}
             log.debug("HA port of the master not known", extra=extra)

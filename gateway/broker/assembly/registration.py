@@ -38,7 +38,7 @@ from remoting.bodies.routes import BrokerData, TopicRouteData
 from remoting.bodies.topics import TopicConfig, TopicConfigAndMappingSerializeWrapper
 from remoting.client import open_client
 from remoting.connection import Connection
-from remoting.errors import RemotingClosed, RemotingTimeout, RequestError, first_leaf
+from remoting.errors import REQUEST_FAILURES, RemotingClosed, RemotingTimeout, RequestError, first_leaf
 from remoting.requests.namesrv import (
     BrokerHeartbeat,
     GetBrokerClusterInfo,
@@ -80,7 +80,7 @@ class NameTaken(Exception):
     """Another live broker is registered under this broker's name."""
 
 
-FAILURES: Final = (OSError, RemotingClosed, RemotingTimeout, RequestError, NameTaken)
+FAILURES: Final = (*REQUEST_FAILURES, NameTaken)
 
 
 def permission_mask(broker_permission: int) -> int:

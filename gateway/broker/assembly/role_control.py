@@ -49,7 +49,7 @@ from gateway.config.process import BrokerConfig
 from gateway.config.replication import ASYNC_MASTER, SLAVE, SYNC_MASTER, Role
 from gateway.namesrv.addresses import join_address
 from remoting.connection import Connection
-from remoting.errors import RemotingClosed, RemotingTimeout, RequestError, first_leaf
+from remoting.errors import REQUEST_FAILURES, RemotingClosed, RemotingTimeout, RequestError, first_leaf
 from remoting.handler_table import Call, HandlerTable
 from remoting.requests.admin import GetBrokerRuntimeInfo
 from remoting.requests.groups import GetAllSubscriptionGroupConfig
@@ -112,7 +112,6 @@ PROBE_TIMEOUT_S: Final = 3.0
 PROMOTION_TIMEOUT_S: Final = 30.0
 UNKNOWN_S: Final = 60.0
 Dial = Callable[[str, int], AbstractAsyncContextManager[Connection]]
-FAILURES: Final = (OSError, RemotingClosed, RemotingTimeout, RequestError)
 
 
 class HandOverOrder:
@@ -233,7 +232,9 @@ class RoleControl:
             self.waiting[connection] -= 1
             if not self.waiting[connection]:
                 del self.waiting[connection]
-        if isinstance(order.failure, (StoreError, *FAILURES)) and not isinstance(order.failure, RequestError):
+        if isinstance(order.failure, (StoreError, *REQUEST_FAILURES)) and not isinstance(
+            order.failure, RequestError
+        ):
             raise _refused(f"the role is not changed: {order.failure}") from order.failure
         if order.failure is not None:
             raise order.failure
@@ -350,7 +351,7 @@ class RoleControl:
             )
 
     async def _refuse_a_withdrawn_order(self, request: ChangeBrokerRole) -> None:
-        """Ask the master whether it still hands over by this order. Raises RequestError, or one of FAILURES."""
+        """Ask the master whether it still hands over by this order. Raises RequestError, or one of REQUEST_FAILURES."""
         address = split_address(self._service.broker.replication.master_address)
         with trio.fail_after(PROBE_TIMEOUT_S):
             async with self._links.dial(*address) as connection:
@@ -376,7 +377,7 @@ class RoleControl:
             with trio.fail_after(PROBE_TIMEOUT_S):
                 async with self._links.dial(*split_address(address)):
                     return True
-        except* (trio.TooSlowError, *FAILURES):
+        except* (trio.TooSlowError, *REQUEST_FAILURES):
             pass
         return False
 
@@ -418,7 +419,7 @@ class RoleControl:
     # -- two brokers change ----------------------------------------------------------------------------------------
 
     async def hand_over(self, request: HandOverBroker) -> None:
-        """Have a slave take over, and follow it. Raises RequestError, or one of FAILURES, if this broker goes on."""
+        """Have a slave take over, and follow it. Raises one of REQUEST_FAILURES if this broker goes on."""
         if self._links.hand_overs is not None:
             await self._links.hand_overs.place(request.slave_address)
             return
@@ -547,7 +548,7 @@ class RoleControl:
                     status = await self._ask_status(connection)
                     if status.is_serving:
                         return status.broker_role != SLAVE
-            except* FAILURES as problems:
+            except* REQUEST_FAILURES as problems:
                 log.debug("role of the slave unknown", extra={"reason": str(problems.exceptions[0])})
             await trio.sleep(1)
         remark = f"{address[0]}:{address[1]} does not say whether it is the master"

@@ -28,12 +28,12 @@ import orjson
 import trio
 
 from codec.constants import ResponseCode
-from gateway.broker.assembly.role_control import COPYING, FAILURES, HandOverOrders, RoleLinks, split_address
+from gateway.broker.assembly.role_control import COPYING, HandOverOrders, RoleLinks, split_address
 from gateway.broker.replication.controller_links import ControllerLinks
 from gateway.broker.replication.replicas_manager import ReplicasManager
 from gateway.config.replication import Role
 from remoting.bodies.ha import ReplicaIdentity
-from remoting.errors import RequestError, first_leaf
+from remoting.errors import REQUEST_FAILURES, RequestError, first_leaf
 from remoting.requests.controller import ControllerGetSyncStateData
 from remoting.requests.roles import CopyTables
 
@@ -169,7 +169,7 @@ class SteppingDown:
             with trio.fail_after(TABLES_TIMEOUT_S):
                 async with self._links.dial(*split_address(successor.address)) as connection:
                     await connection.ask(CopyTables(), TABLES_TIMEOUT_S, self._links.sign)
-        except* (trio.TooSlowError, *FAILURES) as problems:
+        except* (trio.TooSlowError, *REQUEST_FAILURES) as problems:
             extra = {"successor": successor.address, "reason": _text_of(problems)}
             log.info("tables not copied once more before the hand-over", extra=extra)
 

@@ -29,7 +29,7 @@ from gateway.broker.replication.master_lookup import Address, cancel_after, pars
 from gateway.config.replication import ReplicationSettings
 from remoting.connection import Connection
 from remoting.declare import Header, Request
-from remoting.errors import RemotingClosed, RemotingTimeout, RequestError, first_leaf
+from remoting.errors import REQUEST_FAILURES, RemotingClosed, RemotingTimeout, RequestError, first_leaf
 from remoting.requests.controller import ControllerGetMetadataInfo
 from remoting.requests.namesrv import BrokerHeartbeat
 
@@ -52,7 +52,7 @@ NO_ANSWER: Final = "it does not answer"
 Dial = Callable[[str, int], AbstractAsyncContextManager[Connection]]
 ResolveHost = Callable[[str], Awaitable[list[str]]]
 Reply = TypeVar("Reply", bound=Header)
-FAILURES: Final = (OSError, RemotingClosed, RemotingTimeout, RequestError, trio.TooSlowError)
+FAILURES: Final = (*REQUEST_FAILURES, trio.TooSlowError)
 
 
 class NoLeader(Exception):

@@ -49,7 +49,7 @@ from gateway.broker.replication.ha_wire import FrameReader, HaWireError, encode_
 from gateway.broker.replication.master_lookup import Address, Master, MasterLookup, cancel_after
 from gateway.config.properties_file import PropertiesError, decode_text, parse_properties
 from remoting.connection import Connection
-from remoting.errors import RemotingClosed, RemotingTimeout, RequestError, first_leaf
+from remoting.errors import REQUEST_FAILURES, RemotingClosed, RequestError, first_leaf
 from remoting.requests.admin import GetBrokerConfig, GetBrokerRuntimeInfo
 from remoting.requests.ha import ExchangeBrokerHaInfo
 from remoting.requests.replication import OpenReplication
@@ -103,7 +103,7 @@ ZERO_BYTE: Final = memoryview(b"\0")
 MASTER_ROLES: Final = ("ASYNC_MASTER", "SYNC_MASTER")
 
 Dial = Callable[[str, int], AbstractAsyncContextManager[Connection]]
-FAILURES: Final = (OSError, RemotingClosed, RemotingTimeout, RequestError, trio.TooSlowError)
+FAILURES: Final = (*REQUEST_FAILURES, trio.TooSlowError)
 
 
 class GroupName(NamedTuple):

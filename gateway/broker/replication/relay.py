@@ -26,7 +26,7 @@ import trio
 from codec.command import Command, encode_command
 from codec.constants import FLAG_ONEWAY, ResponseCode
 from remoting.connection import Connection
-from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
+from remoting.errors import REQUEST_FAILURES, RemotingClosed, RequestError
 from remoting.local_command import LocalCommand
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,6 @@ ANSWER_TIMEOUT_S: Final = 10.0
 RETRY_S: Final = 0.2
 PROMOTION_RETRY_S: Final = 0.05
 Dial = Callable[[str, int], AbstractAsyncContextManager[Connection]]
-FAILURES: Final = (OSError, RemotingClosed, RemotingTimeout, RequestError)
 
 
 class Relay:
@@ -88,7 +87,7 @@ class Relay:
                         self._connection = connection
                         self._connected.set()
                         await _wait_until_closed(connection)
-                except* FAILURES as problems:
+                except* REQUEST_FAILURES as problems:
                     log.debug("relay not connected", extra={"reason": str(problems.exceptions[0])})
                 self._connection, self._connected = None, trio.Event()
                 await trio.sleep(RETRY_S)
@@ -122,7 +121,7 @@ class Relay:
             while self._is_too_early(answer):
                 await trio.sleep(PROMOTION_RETRY_S)
                 answer = await self._ask(command, None, sent)
-        except FAILURES as problem:
+        except REQUEST_FAILURES as problem:
             error = RequestError(
                 ResponseCode.SYSTEM_BUSY,
                 f"[REJECTREQUEST]the request could not be passed on to the new master: {problem}",

@@ -43,7 +43,7 @@ from gateway.config.replication import ControlledRole
 from gateway.runtime.run_blocking import RunBlocking
 from remoting.bodies.ha import SyncStateSet
 from remoting.connection import Connection
-from remoting.errors import RemotingClosed, RemotingTimeout, RequestError
+from remoting.errors import REQUEST_FAILURES, RequestError
 from remoting.requests.controller import (
     ControllerAlterSyncStateSet,
     ControllerApplyBrokerId,
@@ -72,7 +72,7 @@ NOT_IN_SYNC_POLL_S: Final = 1.0
 """Longest time between two questions of a slave that is not in sync: somebody may wait for it to be."""
 REFUSED_PAUSE_S: Final = 1.0
 """Pause after a refused set of replicas in sync."""
-FAILURES: Final = (OSError, RemotingClosed, RemotingTimeout, RequestError, NoLeader, trio.TooSlowError)
+FAILURES: Final = (*REQUEST_FAILURES, NoLeader, trio.TooSlowError)
 Result = TypeVar("Result")
 
 
