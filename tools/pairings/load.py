@@ -127,7 +127,7 @@ class TypedSender:
         self._connection: BlockingClient | None = None
 
     def send(self, body: bytes, queue_id: int) -> None:
-        """Send a message once and note the answer. Raises one of REQUEST_FAILURES unless the answer says it is stored."""
+        """Send a message once and note the answer. Raises one of REQUEST_FAILURES unless it says: stored."""
         if self._connection is None:
             self._connection = connect(self._find_address(), timeout_s=ANSWER_TIMEOUT_S)
         self._history.note_attempt(body, queue_id)

@@ -41,8 +41,8 @@ from gateway.broker.delayed.timer_task import TimerTask, save_timers
 from gateway.broker.limits.go_away import GoAway
 from gateway.broker.limits.request_pause import MAX_HOLD_S, RequestPause
 from gateway.broker.messages.index_builder import IndexBuilder
-from gateway.broker.messages.log_expiry import expire_log_files
 from gateway.broker.processors import all_handlers
+from gateway.broker.processors.log_expiry import expire_messages
 from gateway.broker.processors.turns import run_in_slices
 from gateway.broker.replication.epochs import EpochTable
 from gateway.broker.replication.fencing import Lease, LeaseGuard
@@ -891,8 +891,7 @@ class BrokerService:
     async def _remove_expired(self) -> None:
         """Delete files of the log, of queues, timers, batches and cuts that are older than their retention time."""
         max_files = self.broker.config.store.delete_files_max
-        await expire_log_files(self.broker.store, self.run_blocking, max_files)
-        await run_in_slices(self.broker.store.hide_expired_entries())
+        await expire_messages(self.broker.store, self.run_blocking, max_files)
         self._remove_old_copy()
         if self.broker.timer_delivery is not None:
             self.broker.timer_delivery.remove_expired_files()

@@ -11,10 +11,9 @@ from codec.constants import CURRENT_VERSION, ResponseCode, version_name
 from gateway.broker.broker import Broker
 from gateway.broker.consumers.client_protocol import GRPC, REMOTING
 from gateway.broker.messages.advertised_hosts import resolve_numeric
-from gateway.broker.messages.log_expiry import expire_log_files
 from gateway.broker.messages.stored_messages import earliest_log_timestamp
 from gateway.broker.processors.live_config import apply_broker_config
-from gateway.broker.processors.turns import run_in_slices
+from gateway.broker.processors.log_expiry import expire_messages
 from gateway.broker.replication.epochs import NO_END, with_ends
 from gateway.broker.replication.status import replication_status
 from gateway.broker.statistics.traffic_rates import (
@@ -313,8 +312,7 @@ def _describe_timers(broker: Broker) -> dict[str, str]:
 async def delete_expired_commit_log(broker: Broker, request: DeleteExpiredCommitlog) -> None:
     """Delete files past their retention now. Source: AdminBrokerProcessor.deleteExpiredCommitLog, 5.4.0."""
     max_files = broker.config.store.delete_files_max
-    await expire_log_files(broker.store, broker.topics.file.run_blocking, max_files, manual=True)
-    await run_in_slices(broker.store.hide_expired_entries())
+    await expire_messages(broker.store, broker.topics.file.run_blocking, max_files, manual=True)
 
 
 @ViewBrokerStatsData.on(handlers)

@@ -7,7 +7,7 @@ import trio
 from codec.constants import ResponseCode
 from codec.topics import RETRY_PREFIX, is_system_topic
 from gateway.broker.broker import Broker
-from gateway.broker.messages.log_expiry import expire_log_files
+from gateway.broker.processors.log_expiry import expire_messages
 from gateway.broker.processors.turns import ITEMS_PER_TURN, end_turn, run_in_slices
 from gateway.broker.statistics.traffic_rates import TOPIC_PUT
 from gateway.broker.topics.attributes import MESSAGE_TYPE, UNSUPPORTED_ATTRIBUTES, parse_modification
@@ -329,5 +329,4 @@ async def clean_expired_queues(broker: Broker, request: CleanExpiredConsumequeue
     Source: AdminBrokerProcessor.cleanExpiredConsumeQueue, 5.4.0.
     """
     max_files = broker.config.store.delete_files_max
-    await expire_log_files(broker.store, broker.topics.file.run_blocking, max_files)
-    await run_in_slices(broker.store.hide_expired_entries())
+    await expire_messages(broker.store, broker.topics.file.run_blocking, max_files)

@@ -6,7 +6,7 @@ from typing import Any, Final
 import pytest
 import trio
 
-from gateway.broker.messages.log_expiry import expire_log_files
+from gateway.broker.processors.log_expiry import expire_messages
 from storage.append import NewMessage
 from storage.config import StoreConfig
 from storage.crash_files import CrashFiles
@@ -45,7 +45,7 @@ def expire(store: MessageStore, max_files: int = 1, *, manual: bool = False) -> 
         return work()
 
     steps = StepsOfExpiry(store)
-    trio.run(partial(expire_log_files, store, run_blocking, max_files, manual=manual), instruments=[steps])
+    trio.run(partial(expire_messages, store, run_blocking, max_files, manual=manual), instruments=[steps])
     counts = [(end - start) // FILE_BYTES for start, end in pairwise(steps.log_starts)]
     return sum(counts), max(counts), len(blocking)
 
@@ -89,6 +89,6 @@ def test_nothing_more_expires_once_the_store_is_closed() -> None:
         ran.append(work)
         store.close()
 
-    trio.run(expire_log_files, store, run_blocking, 10)
+    trio.run(expire_messages, store, run_blocking, 10)
     assert len(ran) == 1
     assert store.min_physical_offset == 0
