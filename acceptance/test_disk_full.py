@@ -18,9 +18,8 @@ from tools.processes import Gateway, ProcessEndedEarly
 
 SERVICE_NOT_AVAILABLE = 14
 DISK_MIB = 96
-# Check the disk every 100 ms, and never delete files that have not expired.
-SETTINGS = ["--set", "cleanResourceInterval=100", "--set", "cleanFileForciblyEnable=false"]
-SETTINGS += ["--set", "flushConsumerOffsetInterval=100"]
+# Look at the disk every 100 ms.
+SETTINGS = ["--set", "cleanResourceInterval=100", "--set", "flushConsumerOffsetInterval=100"]
 
 
 @pytest.fixture

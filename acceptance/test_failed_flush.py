@@ -25,7 +25,6 @@ from tools.processes import Gateway
 SERVICE_NOT_AVAILABLE = 14
 MEMORY_MIB = 96
 DISK_MIB = 512
-SETTINGS = ["--set", "cleanFileForciblyEnable=false", "--set", "diskSpaceWarningLevelRatio=99"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +110,7 @@ def readiness(gateway: Gateway) -> str:
 @pytest.mark.parametrize("end", ["kill", "stop"])
 @pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
 def test_a_disk_that_fails_and_works_again(disk: FailingDisk, tmp_path: Path, flush: str, end: str) -> None:
-    arguments = ["--store", str(disk.place / "store"), "--set", f"flushDiskType={flush}", *SETTINGS]
+    arguments = ["--store", str(disk.place / "store"), "--set", f"flushDiskType={flush}"]
     acknowledged: dict[int, bytes] = {}
     with Gateway(tmp_path, *arguments, "--set", "httpPort=0") as gateway, gateway.connect() as client:
         acknowledged[client.ask(send_request("t", b"first")).queue_offset] = b"first"

@@ -27,7 +27,7 @@ ANY = "*"
 """Stands for a value that depends on the machine or on the run."""
 SET_BY_RUN = {
     "official": {**official.BROKER_SETTINGS, **official.IDLE_SETTINGS},
-    "ours": ours.BROKER_SETTINGS,
+    "ours": {**ours.BROKER_SETTINGS, **ours.FULL_DISK_SETTINGS},
 }
 """Keys that the suite itself sets, by the kind of endpoint."""
 

@@ -278,13 +278,11 @@ def test_expired_entries_that_are_not_hidden_yet_are_not_taken_for_missing_files
     files, clock, store = partly_expired()
     if kill:
         store.write_checkpoint()
-        list(store.hide_expired_entries())
-        files = files.crash(random.Random(0), lose_unflushed=False)
     else:
         store.close()
         store = MessageStore.open(CONFIG, files, clock)
-        list(store.hide_expired_entries())
-        files = files.crash(random.Random(0), lose_unflushed=False)
+    list(store.hide_expired_entries())
+    files = files.crash(random.Random(0), lose_unflushed=False)
     store = MessageStore.open(CONFIG, files, clock)
     assert (store.min_offset("t", 0), store.max_offset("t", 0)) == (8, 20)
     assert BAD not in caplog.text

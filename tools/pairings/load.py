@@ -242,13 +242,13 @@ def judge_consumers(
 ) -> dict[str, DeliveryCounts]:
     """Wait until all consumers have what was promised, stock Java ones by version; return what each got."""
     counts: dict[str, DeliveryCounts] = {}
-    for version, received in deliveries.items():
+    for version, java_deliveries in deliveries.items():
         deadline_s = time.monotonic() + drain_s
-        received.take()
-        while promised - received.counts.keys() and time.monotonic() < deadline_s:
+        java_deliveries.take()
+        while promised - java_deliveries.counts.keys() and time.monotonic() < deadline_s:
             time.sleep(1)
-            received.take()
-        counts[f"Java {version}"] = count_deliveries(promised, received.counts)
+            java_deliveries.take()
+        counts[f"Java {version}"] = count_deliveries(promised, java_deliveries.counts)
     if grpc is not None:
         with suppress(AssertionError):
             eventually(lambda: not grpc.acknowledged - grpc.received.keys(), drain_s)

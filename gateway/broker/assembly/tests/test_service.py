@@ -170,23 +170,29 @@ async def test_the_index_grows_while_nothing_is_sent(cluster):
     assert node.broker.store.index.unindexed_bytes == 0
 
 
+def record_checkpoints(cluster, store):
+    """Return a list that gets the time of each checkpoint from now on, in ms."""
+    times = []
+    write_checkpoint = store.write_checkpoint
+
+    def record():
+        times.append(cluster.clock.now_ms() - EPOCH_MS)
+        return write_checkpoint()
+
+    store.write_checkpoint = record
+    return times
+
+
 @simulated
 async def test_checkpoints_are_written_only_when_something_was_stored(cluster):
     node = await cluster.add_broker()
     store = node.broker.store
-    taken = []
-    checkpoint = store.write_checkpoint
-
-    def record():
-        taken.append(cluster.clock.now_ms() - EPOCH_MS)
-        return checkpoint()
-
-    store.write_checkpoint = record
+    checkpoint_times = record_checkpoints(cluster, store)
     await trio.sleep(5)
-    assert not taken
+    assert not checkpoint_times
     await cluster.dial(node.address).ask(message())
     await trio.sleep(5)
-    assert len(taken) == 1
+    assert len(checkpoint_times) == 1
 
 
 @simulated
@@ -196,18 +202,11 @@ async def test_a_checkpoint_is_written_once_after_messages_have_expired(cluster)
     store = node.broker.store
     await cluster.dial(node.address).ask(message())
     await trio.sleep(5)
-    taken = []
-    checkpoint = store.write_checkpoint
-
-    def record():
-        taken.append(cluster.clock.now_ms() - EPOCH_MS)
-        return checkpoint()
-
-    store.write_checkpoint = record
+    checkpoint_times = record_checkpoints(cluster, store)
     store.commit_log.first_base += 1
     await trio.sleep(5)
     store.commit_log.first_base -= 1
-    assert len(taken) == 1
+    assert len(checkpoint_times) == 1
 
 
 @simulated

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import trio
@@ -14,6 +15,7 @@ from gateway.tests.cluster import Cluster, Node, settle, simulated
 from gateway.tests.configs import change_config
 from gateway.tests.popping import Client
 from remoting.bodies.topics import TopicConfig
+from remoting.declare import Request
 from remoting.requests.groups import DeleteSubscriptionGroup
 from remoting.requests.topics import DeleteTopicInBroker
 from storage.files import MemoryFiles
@@ -73,10 +75,16 @@ async def test_a_stop_writes_no_offsets_if_it_cannot_write_which_of_them_pops_ha
     assert node.broker.pop.state.reviver.popped_keys == {"orders@GID"}
 
 
-@pytest.mark.parametrize("deleted", ["topic", "group"])
+DELETIONS = [
+    DeleteTopicInBroker(topic="old"),
+    DeleteSubscriptionGroup(group_name="old-group", clean_offset=True),
+]
+
+
+@pytest.mark.parametrize("deletion", DELETIONS, ids=["topic", "group"])
 @simulated
 async def test_a_deletion_writes_no_offsets_before_which_of_them_pops_have_moved(
-    cluster: Cluster, deleted: str
+    cluster: Cluster, deletion: Request[Any]
 ) -> None:
     """A save is under way, and waits for its first table."""
     files = KilledFiles()
@@ -95,25 +103,20 @@ async def test_a_deletion_writes_no_offsets_before_which_of_them_pops_have_moved
         work()
 
     takeover.file.run_blocking = wait
-    request = (
-        DeleteTopicInBroker(topic="old")
-        if deleted == "topic"
-        else DeleteSubscriptionGroup(group_name="old-group", clean_offset=True)
-    )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(node.service._save_offsets)
         await settle()
-        nursery.start_soon(cluster.dial(node.address).ask, request)
+        nursery.start_soon(cluster.dial(node.address).ask, deletion)
         await trio.sleep(1)
         assert files.read_small(path) == before
         is_writable.set()
     assert files.read_small(path) != before
 
 
-@pytest.mark.parametrize("deleted", ["topic", "group"])
+@pytest.mark.parametrize("deletion", DELETIONS, ids=["topic", "group"])
 @simulated
 async def test_a_process_killed_after_a_deletion_knows_which_offsets_pops_have_moved(
-    cluster: Cluster, deleted: str
+    cluster: Cluster, deletion: Request[Any]
 ) -> None:
     files = KilledFiles()
     node = await cluster.add_broker(files=files)
@@ -122,11 +125,7 @@ async def test_a_process_killed_after_a_deletion_knows_which_offsets_pops_have_m
     node.broker.offsets.commit_offset("GID", "orders", 0, 1)
     node.broker.replication.takeover.note_popped_keys(["orders@GID"])
     files.last_table = "consumerOffset.json"
-    await cluster.dial(node.address).ask(
-        DeleteTopicInBroker(topic="old")
-        if deleted == "topic"
-        else DeleteSubscriptionGroup(group_name="old-group", clean_offset=True)
-    )
+    await cluster.dial(node.address).ask(deletion)
     assert files.is_killed
     root = node.broker.store.config.config_path
     assert TakeoverState(ConfigFile(files, f"{root}/takeover.json")).popped_keys == {"orders@GID"}

@@ -2,6 +2,7 @@
 
 import os
 import random
+from collections.abc import Awaitable, Callable
 
 import pytest
 import trio
@@ -42,7 +43,8 @@ def new_broker() -> SimBroker:
     )  # fmt: skip
 
 
-def test_a_process_that_dies_in_a_file_operation_has_ended_at_once() -> None:
+def run_serving(story: Callable[[SimBroker], Awaitable[None]]) -> None:
+    """Run a story with a broker that serves. The broker dies in the story, and must have ended at once."""
     broker = new_broker()
 
     async def run() -> None:
@@ -50,58 +52,58 @@ def test_a_process_that_dies_in_a_file_operation_has_ended_at_once() -> None:
             nursery.start_soon(broker.run_process, Role.MASTER)
             while not broker.is_serving:
                 await trio.sleep(0.1)
-            # A thread that waits for the disk is not ended by an exception beside it.
-            broker.disk_delay_s = 60.0
-            await trio.sleep(10)
+            await story(broker)
             died_s = trio.current_time()
-            broker.files.operations_left = 0
-            assert broker.is_serving, "it lives until it begins an operation"
-            with pytest.raises(ProcessKilled):
-                broker.files.reserve("file", 1)
-            broker.files.operations_left = None
-            assert broker.is_killed
-            assert not broker.is_serving
             await broker.wait_ended()
             assert trio.current_time() == died_s
             nursery.cancel_scope.cancel()
 
     with quiet_servers():
         run_seeded(1, run)
+
+
+async def slow_the_disk(broker: SimBroker) -> None:
+    """Have a thread of the broker wait for its disk: an exception beside it does not end the thread."""
+    broker.disk_delay_s = 60.0
+    await trio.sleep(10)
+
+
+def test_a_process_that_dies_in_a_file_operation_has_ended_at_once() -> None:
+    async def die(broker: SimBroker) -> None:
+        await slow_the_disk(broker)
+        broker.files.operations_left = 0
+        assert broker.is_serving, "it lives until it begins an operation"
+        with pytest.raises(ProcessKilled):
+            broker.files.reserve("file", 1)
+        broker.files.operations_left = None
+        assert broker.is_killed
+        assert not broker.is_serving
+
+    run_serving(die)
 
 
 def test_a_process_that_died_at_work_is_not_spared() -> None:
     """A thread that waits for a slow disk puts its end off; nobody would start the broker again after that."""
-    broker = new_broker()
 
-    async def run() -> None:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(broker.run_process, Role.MASTER)
-            while not broker.is_serving:
-                await trio.sleep(0.1)
-            broker.files.operations_left = 1000
-            broker.spare()
-            assert broker.files.operations_left is None
-            assert broker.is_serving
-            broker.disk_delay_s = 60.0
-            await trio.sleep(10)
-            died_s = trio.current_time()
-            broker.files.operations_left = 0
-            broker.spare()
-            assert not broker.is_up
-            await broker.wait_ended()
-            assert trio.current_time() == died_s
-            nursery.cancel_scope.cancel()
+    async def die(broker: SimBroker) -> None:
+        broker.files.operations_left = 1000
+        broker.spare()
+        assert broker.files.operations_left is None
+        assert broker.is_serving
+        await slow_the_disk(broker)
+        broker.files.operations_left = 0
+        broker.spare()
+        assert not broker.is_up
 
-    with quiet_servers():
-        run_seeded(1, run)
+    run_serving(die)
 
 
 def history_of_resent(body: bytes, queue: Queue) -> History:
     """Return a history in which a message was stored between 500 and 700 perhaps, and at 900, acknowledged, again."""
     history = History()
-    for other, end in ((b"p1-0 plain ", 500), (b"p1-1 plain ", 700)):
-        history.note_attempt(other, ("a", 0))
-        history.note_answer(other, 0, end, end, 0)
+    for earlier_body, end in ((b"p1-0 plain ", 500), (b"p1-1 plain ", 700)):
+        history.note_attempt(earlier_body, ("a", 0))
+        history.note_answer(earlier_body, 0, end, end, 0)
         if end == 500:
             history.note_attempt(body, queue)
     history.note_attempt(body, queue)

@@ -562,6 +562,15 @@ async def test_progress_of_the_master_itself_waits_until_its_log_is_copied(clust
     assert slave.replication.takeover.read_ms >= 0
 
 
+async def pair_with_waiting_progress(cluster: Cluster) -> Pair:
+    """Return a pair whose slave has copied a delay offset, and not the message of before it."""
+    pair = await pair_of(cluster)
+    await cluster.dial(pair.master_node.address).ask(message())
+    pair.master.delay_service.offsets |= {1: 7}
+    await pair.copy()
+    return pair
+
+
 @simulated
 async def test_a_slave_that_is_always_late_takes_over_older_progress(cluster: Cluster) -> None:
     pair = await pair_of(cluster)
@@ -579,10 +588,7 @@ async def test_a_slave_that_is_always_late_takes_over_older_progress(cluster: Cl
 
 @simulated
 async def test_progress_of_a_former_master_is_forgotten(cluster: Cluster) -> None:
-    pair = await pair_of(cluster)
-    await cluster.dial(pair.master_node.address).ask(message())
-    pair.master.delay_service.offsets |= {1: 7}
-    await pair.copy()
+    pair = await pair_with_waiting_progress(cluster)
     copied = whole_message(pair, 0)
     await cluster.add_broker(host="10.0.1.3")
     pair.lookup.set_master(Master(("10.0.1.3", 10912), ("10.0.1.3", 10911)))
@@ -661,10 +667,7 @@ async def test_progress_is_copied_soon_after_the_log_is_compared(cluster: Cluste
 async def test_progress_that_was_taken_before_the_master_died_is_applied_at_a_take_over(
     cluster: Cluster,
 ) -> None:
-    pair = await pair_of(cluster)
-    await cluster.dial(pair.master_node.address).ask(message())
-    pair.master.delay_service.offsets |= {1: 7}
-    await pair.copy()
+    pair = await pair_with_waiting_progress(cluster)
     assert pair.slave.delay_service.offsets == {}
     pair.is_copying = False
     copy_log(pair)
@@ -795,10 +798,7 @@ async def test_offsets_are_copied_in_parts_between_which_others_get_their_turn(
 async def test_progress_of_before_a_lost_connection_is_not_applied_to_other_messages(
     cluster: Cluster,
 ) -> None:
-    pair = await pair_of(cluster)
-    await cluster.dial(pair.master_node.address).ask(message())
-    pair.master.delay_service.offsets |= {1: 7}
-    await pair.copy()
+    pair = await pair_with_waiting_progress(cluster)
     copied = bytes(whole_message(pair, 0))
     await pair.master_node.stop()
     await pair.copy()

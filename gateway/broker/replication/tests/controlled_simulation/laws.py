@@ -47,7 +47,9 @@ class ControlledHistory(History):
     def forget_reads_after(self, end_of_queue: Callable[[str, int], int]) -> None:
         """Expect only what a new master has of a queue to stay at its offset."""
         self.observed = {
-            place: body for place, body in self.observed.items() if place[1] < end_of_queue(*place[0])
+            (queue, offset): body
+            for (queue, offset), body in self.observed.items()
+            if offset < end_of_queue(*queue)
         }
 
 
@@ -103,7 +105,9 @@ class ElectionLaws(Laws):
         an unclean election, whose master is followed by a replica that has not heard of it.
         """
         starts = [
-            start for other, start in self.epoch_starts.items() if other < epoch and other not in epochs
+            start
+            for earlier_epoch, start in self.epoch_starts.items()
+            if earlier_epoch < epoch and earlier_epoch not in epochs
         ]
         return min([log_end, *starts])
 

@@ -12,7 +12,7 @@ PERIOD: Final = 36
 FIRST_OF_COUNTED: Final = 24
 ALL: Final = 9
 NUMBERS: Final = (0, ALL, 1, 0, 2, ALL)
-"""Numbers of brokers that must have a message (inSyncReplicas), for one seed after the other; 0 is not set."""
+"""Numbers of brokers that must have a message (inSyncReplicas), by seed in turn; 0 means that it is not set."""
 
 
 @dataclass(frozen=True, slots=True)
