@@ -12,6 +12,9 @@ machine takes longer than that to start.
 
 The broker stores its table of topics before it deletes the messages. A second file names the topics for which this is
 about to happen, so that the broker, when it starts after a kill between the two, can finish the deletion.
+
+The newest deletions stay in the file after their messages have expired, for slaves: one may have copied the log up to
+there and not yet have heard of the deletion, and the messages of its queues may expire later than the master's.
 """
 
 import logging
@@ -34,12 +37,14 @@ log = logging.getLogger(__name__)
 FILE_NAME: Final = "deletedtopics.json"
 ANNOUNCED_FILE_NAME: Final = "topicsbeingdeleted.json"
 CLOCK_MARGIN_MS: Final = 3000
+MAX_EXPIRED: Final = 100
+"""How many deletions whose messages have expired are remembered. A slave compares them with its queues at each copy."""
 Deletion = tuple[int, int]
 """The end of the log when a topic was deleted, as a physical offset, and the time, in ms."""
 
 
 class DeletedTopics:
-    """The last deletion of each topic of which the log may still have messages. Read from its file when built."""
+    """The last deletion of each topic of which a log may still have messages. Read from its file when built."""
 
     def __init__(self, files: Files, root: str) -> None:
         self._files = files
@@ -72,7 +77,7 @@ class DeletedTopics:
     def add(self, topic: str, log_start: int, log_end: int, time_ms: int) -> None:
         """Record durably that a topic is deleted. Raises StoreFull, OSError; then it is not deleted. Thread safe.
 
-        Deletions whose messages have all expired are forgotten, so that the file does not grow while the broker runs.
+        Of deletions whose messages have all expired the oldest are forgotten, so that the file does not grow.
         The file of queue ends is deleted first; it is in the same folder, so writing this file makes that durable as
         well.
         """
@@ -82,9 +87,7 @@ class DeletedTopics:
         """Record as `add` does that several topics are deleted: all of them, or none."""
         with self._lock:
             self.forget_queue_ends()
-            deletions = {
-                name: deletion for name, deletion in self._deletions.items() if deletion[0] > log_start
-            }
+            deletions = _without_old(self._deletions, log_start)
             deletions |= {topic.encode(): deletion for topic, deletion in added.items()}
             self._write(deletions)
             self._deletions = deletions
@@ -126,7 +129,7 @@ class DeletedTopics:
         return deletion is not None and physical_offset < deletion[0]
 
     def deletion_of(self, topic: str) -> Deletion | None:
-        """Return the last deletion of a topic; None when none was, or its messages have expired."""
+        """Return the last deletion of a topic; None when none was, or it is forgotten."""
         return self._deletions.get(topic.encode())
 
     def notes(self) -> dict[str, Deletion]:
@@ -134,7 +137,7 @@ class DeletedTopics:
         return {topic.decode(): deletion for topic, deletion in self._deletions.items()}
 
     def time_ms(self, topic: str) -> int | None:
-        """Return the wall time (ms) at which a topic of this name was last deleted; None when none was."""
+        """Return the wall time (ms) of the last deletion of a topic; None when none was, or it is forgotten."""
         deletion = self._deletions.get(topic.encode())
         return None if deletion is None else deletion[1]
 
@@ -195,7 +198,7 @@ class DeletedTopics:
                 self._deletions = remaining
 
     def settle(self, log_start: int, log_end: int | None) -> None:
-        """Forget the deletions whose messages have all expired, and limit the others to the present end of the log.
+        """Forget old deletions, and limit the others to the present end of the log.
 
         Called after recovery: what the log lost to a power cut will be written again, with other messages. Not so at a
         slave, which gets the same messages: there ``log_end`` is None, and nothing is limited.
@@ -204,7 +207,7 @@ class DeletedTopics:
             topic: (end if log_end is None else min(end, log_end), time_ms)
             for topic, (end, time_ms) in self._deletions.items()
         }
-        remaining = {topic: deletion for topic, deletion in limited.items() if deletion[0] > log_start}
+        remaining = _without_old(limited, log_start)
         if remaining != self._deletions:
             self._write(remaining)
             self._deletions = remaining
@@ -236,3 +239,11 @@ class DeletedTopics:
             reason = {"path": self._path, "reason": str(error)}
             log.warning("file cannot be read, messages of deleted topics may come back", extra=reason)
             return {}
+
+
+def _without_old(deletions: Mapping[bytes, Deletion], log_start: int) -> dict[bytes, Deletion]:
+    """Return the deletions without the oldest of those whose messages have all expired."""
+    expired = [topic for topic, deletion in deletions.items() if deletion[0] <= log_start]
+    expired.sort(key=lambda topic: deletions[topic])
+    forgotten = set(expired[:-MAX_EXPIRED])
+    return {topic: deletion for topic, deletion in deletions.items() if topic not in forgotten}

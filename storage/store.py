@@ -720,7 +720,7 @@ class MessageStore:
         """
         for (topic, queue_id), end in ends.items():
             queue = self._find_queue(topic, queue_id)
-            if self._deleted_topics.deletion_of(topic) is not None:
+            if self._deleted_topics.may_concern(topic.encode(), self.min_physical_offset):
                 continue  # it began anew, and the log tells where
             if end > 0 and (queue is None or queue.next_offset == 0):
                 (queue or self._queue_set.create(topic, queue_id)).restart_at(end)

@@ -8,7 +8,7 @@ import pytest
 
 from storage.append import NewMessage
 from storage.crash_files import CrashFiles, ProcessKilled
-from storage.deleted_topics import DeletedTopics
+from storage.deleted_topics import MAX_EXPIRED, DeletedTopics
 from storage.errors import StoreFull
 from storage.store import MessageStore
 from storage.tests.support import THREAD_TIMEOUT_S, FakeClock, NoticedLock
@@ -142,31 +142,32 @@ def test_a_clock_that_is_set_back_a_little_brings_nothing_back() -> None:
     assert not open_store(kill(files), clock).has_queue("t", 0)
 
 
-def test_the_note_goes_when_the_messages_have_expired() -> None:
+@pytest.mark.parametrize("is_reopened", [False, True])
+def test_of_notes_whose_messages_have_expired_the_newest_stay(is_reopened: bool) -> None:
     files, clock = CrashFiles(), FakeClock()
-    store = deleted_and_created_again(files, clock)
-    while len(store.commit_log.bases()) < 3:
-        store.append(NewMessage("t", 0, bytes(1000), b""))
-    store.close()
-    assert b'"t"' in files.small[NOTE]
-    files.delete(store.commit_log.path(0))
-    open_store(files, clock).close()
-    assert b'"t"' not in files.small[NOTE]
-
-
-def test_expired_notes_go_with_the_next_deletion() -> None:
-    files, clock = CrashFiles(), FakeClock()
-    store = deleted_and_created_again(files, clock)
-    while len(store.commit_log.bases()) < 3:
+    store = open_store(files, clock)
+    store.append(NewMessage("kept", 0, b"", b""))
+    topics = [f"t{number:03}" for number in range(MAX_EXPIRED + 20)]
+    # In another order than that of their names, which is that of the file.
+    deleted = random.Random(0).sample(topics, len(topics))
+    for topic in deleted:
+        store.append(NewMessage(topic, 0, b"", b""))
+        store.delete_topic(topic)
+        clock.advance(1)
+    end = store.max_physical_offset
+    while store.commit_log.bases()[-1] < end:
         store.append(NewMessage("kept", 0, bytes(1000), b""))
+    while store.min_physical_offset < end:
+        store.commit_log.delete_first()
+    assert store.deletion_notes.keys() == set(topics)
     store.append(NewMessage("later", 0, b"", b""))
-    clock.advance(100 * 3_600_000)
-    store.write_checkpoint()
-    assert store.delete_expired(manual=True)
-    assert store.topic_deleted_ms("t") is not None
+    if is_reopened:
+        store.close()
+        store = open_store(files, clock)
+        assert store.deletion_notes.keys() == set(deleted[20:])
     store.delete_topic("later")
-    assert b'"later"' in files.small[NOTE]
-    assert b'"t"' not in files.small[NOTE]
+    assert store.deletion_notes.keys() == {*deleted[20:], "later"}
+    assert all(f'"{topic}"'.encode() in files.small[NOTE] for topic in store.deletion_notes)
 
 
 @pytest.mark.parametrize("content", [b"{", b"1", b'{"t":1'])

@@ -15,6 +15,7 @@ from storage.append import NewMessage
 from storage.config import StoreConfig
 from storage.consume_queue import ConsumeQueue
 from storage.crash_files import CrashFiles, ProcessKilled
+from storage.deleted_topics import MAX_EXPIRED
 from storage.errors import CorruptionError, StoreError, StoreFull
 from storage.layout import LONG, PHYSICAL_OFFSET_AT, START
 from storage.replica_log import BadReplicaData, DamagedMessage, Diverged, ReplicaGap, ReplicaLog
@@ -449,11 +450,36 @@ def test_a_topic_whose_messages_have_expired_at_the_slave_is_deleted_there_too()
     list(slave.note_deletions(slave.missing_deletions(notes)))
     assert [slave.max_offset(topic, 0) for topic in ("a", "b", "c")] == [0, 1, 3]
     assert not slave.missing_deletions(notes)
-    # The note of expired messages is forgotten with the next one; the new topic of the name is not the deleted one.
+    # The new topic of the name is not the deleted one, also once the note is forgotten.
     slave.append(NewMessage("a", 0, b"new", b""))
-    list(slave.note_deletions({"e": (slave.max_physical_offset, clock.now_ms())}))
+    for number in range(MAX_EXPIRED + 1):
+        list(slave.note_deletions({f"e{number}": (slave.min_physical_offset, clock.now_ms())}))
     assert "a" not in slave.deletion_notes
     assert not slave.missing_deletions(notes)
+
+
+def test_a_slave_that_copies_its_tables_late_hears_of_a_deletion_whose_messages_have_expired() -> None:
+    """Meanwhile the topic was deleted once more, with messages that this slave has."""
+    clock = FakeClock()
+    master, slave = opened(clock=clock), opened(clock=clock)
+    replica = ReplicaLog(slave)
+    for body in (b"1", b"2"):
+        master.append(NewMessage("a", 0, body, b""))
+        master.delete_topic("a")
+    for _ in range(3):
+        master.append(NewMessage("b", 0, bytes(1900), b""))
+    replica.receive(0, memoryview(log_bytes(master)))
+    dispatch_all(replica)
+    assert slave.max_offset("a", 0) > 0
+    master.commit_log.delete_first()
+    master.append(NewMessage("c", 0, b"", b""))
+    master.delete_topic("c")
+    list(slave.note_deletions(slave.missing_deletions(master.deletion_notes)))
+    assert slave.max_offset("a", 0) == 0
+    # An end of the name's next topic counts, although a deletion is remembered: its messages have expired as well.
+    slave.commit_log.delete_first()
+    slave.begin_empty_queues_at({("a", 0): 7})
+    assert slave.max_offset("a", 0) == 7
 
 
 def test_a_queue_without_messages_goes_with_its_deleted_topic() -> None:

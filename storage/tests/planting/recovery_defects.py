@@ -279,8 +279,8 @@ RECOVERY_DEFECTS: Final = (
         Law.DENSE_OFFSETS,
         change(
             DELETED,
-            "            self.forget_queue_ends()\n            deletions = {",
-            "            deletions = {",
+            "            self.forget_queue_ends()\n            deletions = _",
+            "            deletions = _",
         ),
         (TEST_ENDS,),
     ),
