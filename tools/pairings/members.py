@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -256,8 +257,24 @@ def log_files(store: Path) -> dict[str, bytes]:
     return {name: data for name, data in files.items() if any(data)}
 
 
-def differing_files(master: Path, slave: Path) -> tuple[Sequence[str], Sequence[str]]:
-    """Return the names of a master's log files that its slave does not have, and of those that differ."""
-    originals, copies = log_files(master), log_files(slave)
-    absent = [name for name in originals if name not in copies]
-    return absent, [name for name, data in originals.items() if copies.get(name, data) != data]
+def absent_files(master: Path, slave: Path) -> Sequence[str]:
+    """Return the names of a master's log files that its slave does not have."""
+    copies = log_files(slave)
+    return [name for name in log_files(master) if name not in copies]
+
+
+def find_difference(master: Path, slave: Path, end: int) -> int | None:
+    """Return the first physical offset below ``end`` at which a slave's log is not the master's; None if there is none.
+
+    Files that the slave does not have are passed over. What lies from ``end`` on does not count: a master may append by
+    itself, such as a message whose delay is over, after one of the logs was read.
+    """
+    copies = log_files(slave)
+    for name, data in log_files(master).items():
+        base = int(name)
+        copy = copies.get(name, data)
+        size = min(len(data), max(0, end - base))
+        if data[:size] != copy[:size]:
+            pairs = enumerate(zip_longest(data[:size], copy[:size]))
+            return base + next(position for position, (byte, copied) in pairs if byte != copied)
+    return None

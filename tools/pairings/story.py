@@ -50,7 +50,8 @@ from tools.pairings.members import (
     BrokerKind,
     Machine,
     PairMember,
-    differing_files,
+    absent_files,
+    find_difference,
     log_end,
     log_files,
     members,
@@ -257,7 +258,7 @@ class Pairing:
         self._slave.start(SLAVE_ROLE)
         self._wait_until_in_step()
         took_s = time.monotonic() - begun_s
-        absent, _ = differing_files(self._master.store, self._slave.store)
+        absent = absent_files(self._master.store, self._slave.store)
         files = len(log_files(self._master.store))
         if absent:
             if not self._are_official:
@@ -330,16 +331,19 @@ class Pairing:
     def _wait_until_in_step(self, timeout_s: float = IN_STEP_S) -> float:
         """Wait until both logs have the same end, and compare them; return how long that took."""
         begun_s = time.monotonic()
-        eventually(self._is_in_step, timeout_s, every_s=0.1)
-        took_s = time.monotonic() - begun_s
-        _, different = differing_files(self._master.store, self._slave.store)
-        if different:
-            raise StoryFailed(f"the slave's log differs from the master's in {', '.join(different)}")
-        return took_s
+        end = -1
 
-    def _is_in_step(self) -> bool:
-        end = log_end(self._master.address)
-        return 0 <= end == log_end(self._slave.address)
+        def is_in_step() -> bool:
+            nonlocal end
+            end = log_end(self._master.address)
+            return 0 <= end == log_end(self._slave.address)
+
+        eventually(is_in_step, timeout_s, every_s=0.1)
+        took_s = time.monotonic() - begun_s
+        difference = find_difference(self._master.store, self._slave.store, end)
+        if difference is not None:
+            raise StoryFailed(f"the slave's log up to {end} differs from the master's at {difference}")
+        return took_s
 
     # -- changes of the master -----------------------------------------------------------------------------
 
