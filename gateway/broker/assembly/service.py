@@ -860,12 +860,7 @@ class BrokerService:
             await broker.consumer_filters.save_changes()
             if broker.config.role is Role.MASTER:
                 await run_in_slices(self._commit_pops())
-            # Before the offsets: after a crash it must know which of them pops have moved.
-            await takeover.save_changes()
-            had_own_pops = takeover.has_own_pops
-            await broker.offsets.save_changes()
-            if not had_own_pops:
-                takeover.note_saved_pops()
+            await takeover.save_before(broker.offsets)
             await broker.delay_service.save_changes()
             # After the offsets as well: a slave may have replaced those of its own pops by the master's.
             await takeover.save_changes()
@@ -979,16 +974,16 @@ class BrokerService:
             # The last is written first: what pops have moved is written before the offsets, as `_save_offsets` does.
             for table in (*self._settings, broker.delay_service, takeover):
                 stack.callback(_persist_unless_flush_failed, table)
-            stack.callback(self._note_saved_pops)
+            stack.callback(self._note_saved_offsets)
             stack.callback(_persist_unless_flush_failed, broker.consumer_filters)
             stack.callback(_persist_unless_flush_failed, takeover, broker.offsets)
             stack.callback(_persist_unless_flush_failed, broker.pop.state.ordered_pops)
         self._has_unsaved_tables = False
         broker.offsets.delete_journal()
 
-    def _note_saved_pops(self) -> None:
+    def _note_saved_offsets(self) -> None:
         if not self.broker.offsets.is_dirty:
-            self.broker.replication.takeover.note_saved_pops()
+            self.broker.replication.takeover.note_saved_offsets()
 
 
 def _log_extent(store: MessageStore) -> tuple[int, int, int]:

@@ -99,6 +99,8 @@ class TakeoverState(ChangingTable):
             self.popped_keys,
         ) = saved or unknown
         self._has_unsaved_pops = False
+        # Keys whose offsets may still be in their file, although they are gone from `popped_keys`.
+        self._removed_keys: set[str] = set()
         self.saving_progress = trio.Lock()
         """Held while this table is written and then the offsets of consumers, in this order, by one task at a time."""
         self.metrics = b""
@@ -141,6 +143,7 @@ class TakeoverState(ChangingTable):
     def change_popped_keys(self, added: Set[str], removed: Set[str]) -> None:
         """Remember that pops have moved some offsets, and forget others."""
         if not added <= self.popped_keys or not removed.isdisjoint(self.popped_keys):
+            self._removed_keys |= self.popped_keys & removed
             self.popped_keys |= added
             self.popped_keys -= removed
             self._dirty = True
@@ -149,23 +152,43 @@ class TakeoverState(ChangingTable):
         """Remember these offsets as those that pops have moved, and no others."""
         popped_keys = set(keys)
         if popped_keys != self.popped_keys:
+            self._removed_keys |= self.popped_keys - popped_keys
             self.popped_keys = popped_keys
             self._dirty = True
 
     def note_pops(self) -> None:
         """Record that the offsets of groups that pop are the present master's.
 
-        The file says so only after `note_saved_pops`: otherwise a crash before the offsets are saved leaves those of
-        pops that were cut.
+        The file says so only once the offsets are saved: otherwise a crash before that leaves those of pops that were
+        cut.
         """
         if self.has_own_pops:
             self.has_own_pops = False
             self._has_unsaved_pops = True
 
-    def note_saved_pops(self) -> None:
-        """Record that the offsets are saved with which `note_pops` was called."""
-        if self._has_unsaved_pops:
+    def note_saved_offsets(self) -> None:
+        """Record that the offsets of consumers are saved as they are now."""
+        if self._has_unsaved_pops or self._removed_keys:
             self._has_unsaved_pops = False
+            self._removed_keys = set()
+            self._dirty = True
+
+    async def save_before(self, offsets: ChangingTable) -> None:
+        """Write this table, then the offsets of consumers, while `saving_progress` is held. Raises StoreFull, OSError.
+
+        After a crash it must be known which of the offsets pops have moved. The next write leaves out what is said only
+        because of older offsets.
+        """
+        await self.save_changes()
+        has_saved_pops = self._has_unsaved_pops and not self.has_own_pops
+        removed_keys, self._removed_keys = self._removed_keys, set()
+        try:
+            await offsets.save_changes()
+        except BaseException:
+            self._removed_keys |= removed_keys
+            raise
+        if has_saved_pops or removed_keys:
+            self._has_unsaved_pops = self._has_unsaved_pops and not has_saved_pops
             self._dirty = True
 
     def note_checkpoint(self, packed: bytes) -> None:
@@ -191,7 +214,7 @@ class TakeoverState(ChangingTable):
     def encode_slices(self) -> Iterator[bytes]:
         """Yield the content of takeover.json. Hundreds of thousands of offsets may have been moved by pops."""
         # A copy, because the set may change between the slices.
-        keys = iter(list(self.popped_keys))
+        keys = iter(list(self.popped_keys | self._removed_keys))
         values = {
             "role": self.role,
             "timerReadMs": self.read_ms,

@@ -169,6 +169,43 @@ async def test_a_slave_killed_while_it_saves_does_not_take_its_own_pops_for_its_
     assert saved.has_own_pops == bool(last_table)
 
 
+@pytest.mark.parametrize("is_stopping", [False, True])
+@pytest.mark.parametrize("last_table", ["takeover.json", "consumerOffset.json", ""])
+@pytest.mark.parametrize("is_master", [False, True])
+@simulated
+async def test_offsets_that_are_removed_are_of_pops_until_their_file_is_without_them(
+    cluster: Cluster, is_master: bool, last_table: str, is_stopping: bool
+) -> None:
+    """A crash in between would leave them as offsets that consumers committed, which no deletion reaches any more."""
+    files = KilledFiles()
+    node = await cluster.add_broker(files=files)
+    if not is_master:
+        await node.service.rebuild(lambda config: change_config(config, broker_role=SLAVE, broker_id=1))
+    takeover, offsets = node.broker.replication.takeover, node.broker.offsets
+    takeover.note_popped_keys(["t@pops", "u@pops"])
+    offsets.adopt_progress({"t@pops": {0: 15}, "u@pops": {0: 7}})
+    await node.service._save_offsets()
+    offsets.remove_keys({"u@pops"})
+    if is_master:
+        takeover.change_popped_keys(frozenset(), {"u@pops"})
+    else:
+        takeover.replace_popped_keys(["t@pops"])
+    files.last_table = last_table
+    if is_stopping:
+        await node.stop()
+    else:
+        await node.service._save_offsets()
+    assert files.is_killed == bool(last_table)
+    root = node.broker.store.config.config_path
+    saved = TakeoverState(ConfigFile(files, f"{root}/takeover.json"))
+    content = files.read_small(f"{root}/consumerOffset.json")
+    assert content is not None
+    saved_keys = parse_offsets(content).offset_table.keys()
+    assert saved_keys - saved.popped_keys == set()
+    if not last_table:
+        assert saved_keys == saved.popped_keys == {"t@pops"}
+
+
 class LongestTurn(trio.abc.Instrument):
     """Measures the processor time of the longest turn of the loop."""
 
