@@ -166,6 +166,7 @@ class MessageStore:
         self._flush_lock = threading.Lock()
         self._checkpoint_lock = threading.Lock()
         self._closed = False
+        self._is_released = False
         # Store timestamp, in ms, of the last message that has its queue entry; None where all have theirs at once.
         self.dispatched_until_ms: int | None = None
 
@@ -835,10 +836,11 @@ class MessageStore:
     def write_checkpoint(self) -> None:
         """Block until log, queues and index are on the disk, then record that in the checkpoint file.
 
-        Thread safe. Raises FlushFailed as `flush` does.
+        Thread safe. Does nothing once the store is closed. Raises FlushFailed as `flush` does.
         """
         with self._checkpoint_lock:
-            self.flushes.run(self._write_checkpoint)
+            if not self._is_released:
+                self.flushes.run(self._write_checkpoint)
 
     def _write_checkpoint(self) -> None:
         # Read the time first: every message appended from here on has a later timestamp. So has every message that
@@ -946,6 +948,9 @@ class MessageStore:
             log.warning("messages not indexed", extra={"reason": str(error)})
 
     def _release(self) -> None:
+        # A thread that is late with a checkpoint must not write into a store that another process may open now.
+        with self._checkpoint_lock:
+            self._is_released = True
         self.index.close()
         self._queue_set.close()
         self.commit_log.close()

@@ -55,6 +55,18 @@ def test_power_lost_at_any_operation_of_a_close() -> None:
     assert 0 < clean < len(pictures)
 
 
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_late_checkpoint_writes_nothing_into_a_closed_store(is_clean: bool) -> None:
+    files, clock = WatchedFiles(), FakeClock()
+    store = MessageStore.open(CONFIG, files, clock)
+    store.append(NewMessage("t", 0, b"1", b""))
+    store.close(clean=is_clean)
+    operations = []
+    files.before_operation = lambda: operations.append(1)
+    store.write_checkpoint()
+    assert not operations
+
+
 @pytest.mark.parametrize("ends_known", [True, False])
 @pytest.mark.parametrize("number", [0, 2, 11, 16])
 def test_a_damaged_last_entry_found_after_an_orderly_end_is_derived_from_the_log(
