@@ -221,7 +221,10 @@ class ControlledRoles:
         )
 
     def _go_on_leading(self, role: ControlledRole) -> None:
-        """Begin another epoch with the same parts: nobody else was master in between."""
+        """Begin another epoch with the same parts: only after an unclean election was anybody else master in between.
+
+        What that one stored is lost then, as unclean elections lose messages.
+        """
         broker = self._service.broker
         epochs = broker.replication.epochs
         # An attempt that failed later may have begun the epoch already, which has messages since.

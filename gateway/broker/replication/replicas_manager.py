@@ -158,6 +158,15 @@ class RoleHints:
         self.signal.set()
 
 
+@dataclass(frozen=True, slots=True)
+class _Renewal:
+    """A confirmation of the leader that this broker is the master of an epoch, for `Lease.renew`."""
+
+    epoch: int
+    heartbeat_sent_s: float
+    generation: int
+
+
 class ReplicasManager:
     """Manages the role of one broker. ``port`` returns the port at which others reach it.
 
@@ -188,6 +197,10 @@ class ReplicasManager:
         self._to_change = trio.Event()
         self.role = ControlledRole()
         self._is_master = False
+        # The epoch in which the present parts of the broker store messages, or those that are being built will; None
+        # for those of a slave.
+        self._storing_epoch: int | None = None
+        self._early_renewal: _Renewal | None = None
         self._is_member = False
         self._is_in_sync = True
 
@@ -458,8 +471,7 @@ class ReplicasManager:
             # Also while the parts of a master are being built: it must not begin with a lease of an earlier term.
             self._lease.end()
         elif heartbeat_sent_s is not None:
-            # Also in an epoch that is yet to begin here, so that requests which wait for that are served at once.
-            self._lease.renew(heartbeat_sent_s, generation)
+            self._renew_lease(_Renewal(term.epoch, heartbeat_sent_s, generation))
         if term.epoch > self.role.master_epoch:
             # Without a master the controller has found nobody. This broker may be in the set, and alive again.
             self._obey(term if term.master_id is not None else await self._elect())
@@ -467,6 +479,23 @@ class ReplicasManager:
             reports.accepted(term.sync_set, term.sync_set_epoch)
         elif not self._is_master and term.epoch == self.role.master_epoch:
             self._note_membership(term.sync_set)
+
+    def _renew_lease(self, renewal: _Renewal) -> None:
+        """Renew the lease, also for an epoch that is yet to begin here: requests that wait for that are served at once.
+
+        Parts that store in an earlier epoch get no lease from it: another master may have stored in one between.
+        """
+        if self._storing_epoch in (None, renewal.epoch):
+            self._lease.renew(renewal.heartbeat_sent_s, renewal.generation)
+        else:
+            self._early_renewal = renewal
+
+    def _begin_storing(self, epoch: int) -> None:
+        """Note that the parts of an earlier epoch are gone, and use the renewal that had to wait for that."""
+        self._storing_epoch = epoch
+        renewal, self._early_renewal = self._early_renewal, None
+        if renewal is not None:
+            self._renew_lease(renewal)
 
     def _note_membership(self, sync_set: frozenset[int]) -> None:
         self._is_member = self._broker_id in sync_set
@@ -521,11 +550,15 @@ class ReplicasManager:
                 await self._confirm_role(await self._links.wait_for_leader())
             if self._newest is not term:
                 return
+            if self._storing_epoch is None:
+                self._storing_epoch = term.epoch
             await self._broker.lead(role)
+            self._begin_storing(term.epoch)
         else:
             self._lease.end()
             self._is_master = False
             await self._broker.follow(role, term.address)
+            self._storing_epoch = None
         self.role, self._is_master = role, is_elected
         self._broker.note_state("")
         self._note_membership(role.sync_set | ({role.broker_id} if is_elected else frozenset()))

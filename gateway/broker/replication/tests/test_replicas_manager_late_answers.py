@@ -96,14 +96,14 @@ OPEN.set()
 
 
 class PlayedBroker:
-    """A broker that takes every role, at once or when ``may_lead`` is set."""
+    """A broker that takes every role, at once or when ``may_lead`` or ``may_follow`` is set."""
 
     def __init__(self) -> None:
         self.config = broker_config(broker_name="broker-a", broker_ip="10.0.1.1", listen_port=10911)
         self.log_state = LogState(0, 0, 0)
         self.sync_reports = None
         self.roles: list[str] = []
-        self.may_lead = OPEN
+        self.may_lead = self.may_follow = OPEN
         self.states: list[str] = []
 
     async def lead(self, role: ControlledRole) -> None:
@@ -111,6 +111,7 @@ class PlayedBroker:
         self.roles.append(f"leads in {role.master_epoch}")
 
     async def follow(self, role: ControlledRole, master_address: str) -> None:
+        await self.may_follow.wait()
         self.roles.append(f"follows in {role.master_epoch}")
 
     def note_state(self, reason: str) -> None:
@@ -251,6 +252,67 @@ async def test_a_broker_that_is_deposed_while_it_becomes_master_has_no_lease() -
         play.broker.may_lead.set()
         await settle()
         assert play.broker.roles == ["leads in 1", "follows in 2"]
+
+
+@virtual
+async def test_a_master_without_lease_that_is_elected_again_stores_only_in_its_new_epoch() -> None:
+    """Another one may have stored in an epoch between, which this log does not have."""
+    async with a_master() as play:
+        await trio.sleep(20)
+        assert not play.lease.is_valid
+        play.broker.may_lead = trio.Event()
+        play.controller.epoch = 3
+        await play.confirm()
+        await play.confirm()
+        assert not play.lease.is_valid
+        play.broker.may_lead.set()
+        await settle()
+        assert play.broker.roles == ["leads in 1", "leads in 3"]
+        assert play.lease.is_valid, "for the requests that wait"
+
+
+@virtual
+async def test_a_master_with_a_lease_that_is_elected_again_goes_on() -> None:
+    async with a_master() as play:
+        play.broker.may_lead = trio.Event()
+        play.controller.epoch = 3
+        await play.confirm()
+        assert play.lease.is_valid
+
+
+@virtual
+async def test_a_broker_that_becomes_master_has_no_lease_of_a_later_epoch() -> None:
+    play = Play()
+    play.controller.election = term(ControllerElectMasterReply, 1, OWN_ID)
+    play.controller.epoch, play.controller.master_id = 1, None
+    play.broker.may_lead = trio.Event()
+    async with play.running():
+        play.controller.master_id = OWN_ID
+        await play.confirm()
+        assert play.lease.is_valid
+        await trio.sleep(20)
+        play.controller.epoch = 3
+        await play.confirm()
+        assert not play.lease.is_valid
+        play.broker.may_lead.set()
+        await settle()
+        assert play.broker.roles == ["leads in 1", "leads in 3"]
+        assert play.lease.is_valid
+
+
+@virtual
+async def test_a_master_that_becomes_a_slave_has_no_lease_of_a_later_epoch() -> None:
+    async with a_master() as play:
+        play.broker.may_follow = trio.Event()
+        play.controller.epoch, play.controller.master_id = 2, OTHER_ID
+        await play.confirm()
+        play.controller.epoch, play.controller.master_id = 3, OWN_ID
+        await play.confirm()
+        assert not play.lease.is_valid
+        play.broker.may_follow.set()
+        await settle()
+        assert play.broker.roles == ["leads in 1", "follows in 2", "leads in 3"]
+        assert play.lease.is_valid
 
 
 @virtual

@@ -145,6 +145,7 @@ class ControlledBroker(SimBroker):
         self._mode = mode = ControllerMode(
             config, self._lease_clock, self.files, builder.store_config(config).root
         )
+        mode.lease.add_listener(lambda: self._note_going_on(mode))
         self._role_links = RoleLinks(self._dial, hints=mode.hints, hand_overs=mode.hand_overs)
         broker = builder.build(config)
         self.note_store(broker)
@@ -235,6 +236,22 @@ class ControlledBroker(SimBroker):
             if not self._replication_mode.keeps_acknowledged and not self.breaks_promises and not is_former:
                 self._lose_last(broker)
         super().note_store(broker)
+
+    def _note_going_on(self, mode: ControllerMode) -> None:
+        """Note a master that begins another epoch with the store that it has open, before it stores anything in it."""
+        if (
+            mode is not self._mode
+            or self.store is None
+            or not self.is_writable
+            or self.epoch in self._laws.epoch_starts
+        ):
+            return
+        is_former = self._laws.opened_by == self.name
+        self.note_store(self.broker)
+        if not is_former:
+            # There was an unclean election between, whose master is gone.
+            self._limit_progress(self.broker)
+            self._note_role(self)
 
     def _end_of_common_log(self, broker: Broker) -> int:
         log_end = broker.store.max_physical_offset

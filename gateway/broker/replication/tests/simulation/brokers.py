@@ -333,15 +333,18 @@ class SimBroker:
             self.seen_offsets.clear()  # they may be of messages that were cut
         role = broker.config.role
         if role is Role.MASTER and self.role is Role.SLAVE:
-            # Consumers of the last master may have read, and committed, what is lost now.
-            self._history.limit_commits(broker.store.max_offset)
-            for queue, offset in self.seen_offsets.items():
-                self.seen_offsets[queue] = min(offset, broker.store.max_offset(*queue))
+            self._limit_progress(broker)
         self.is_complete = self.is_complete and role is Role.SLAVE and self.role is Role.SLAVE
         self.role, self.broker_id = role, broker.config.broker_id
         self.parts_since_s = trio.current_time()
         self.is_verified = False
         self._note_role(self)
+
+    def _limit_progress(self, broker: Broker) -> None:
+        """Expect no progress beyond the queues: consumers of the last master may have read what is lost now."""
+        self._history.limit_commits(broker.store.max_offset)
+        for queue, offset in self.seen_offsets.items():
+            self.seen_offsets[queue] = min(offset, broker.store.max_offset(*queue))
 
     async def leave(self) -> None:
         """Nobody is sent here: clients ask for the role."""
