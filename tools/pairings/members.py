@@ -278,3 +278,13 @@ def find_difference(master: Path, slave: Path, end: int) -> int | None:
             pairs = enumerate(zip_longest(data[:size], copy[:size]))
             return base + next(position for position, (byte, copied) in pairs if byte != copied)
     return None
+
+
+def is_part_of_log(master: Path, slave: Path) -> bool:
+    """Tell whether a master's log begins with all that a slave's log has, as far as both have the files."""
+    originals = log_files(master)
+    return all(
+        originals[name].startswith(data.rstrip(b"\0"))
+        for name, data in log_files(slave).items()
+        if name in originals
+    )

@@ -8,7 +8,7 @@ from gateway.controller.tests.planting.defects import CONTROLLER_DEFECTS, Law
 from storage.tests.planting.defect import Defect
 from storage.tests.planting.planter import ROOT
 
-MIN_DEFECTS = 16
+MIN_DEFECTS = 17
 
 
 @pytest.mark.parametrize("defect", CONTROLLER_DEFECTS.defects, ids=lambda defect: defect.name)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tools.pairings.members import absent_files, find_difference
+from tools.pairings.members import absent_files, find_difference, is_part_of_log
 
 
 def write_log(store: Path, files: dict[int, bytes]) -> Path:
@@ -21,3 +21,11 @@ def test_the_first_difference_below_the_end_is_found(tmp_path: Path) -> None:
     assert find_difference(master, slave, 10) is None
     assert find_difference(master, slave, 11) == 10
     assert absent_files(master, slave) == [f"{0:020}"]
+
+
+def test_a_log_with_less_is_a_part_and_one_with_other_bytes_is_not(tmp_path: Path) -> None:
+    master = write_log(tmp_path / "master", {4: b"bbbb", 8: b"cc\0\0"})
+    slave = write_log(tmp_path / "slave", {0: b"aaaa", 4: b"bbbb", 8: b"c\0\0\0"})
+    assert is_part_of_log(master, slave)
+    slave.joinpath("commitlog", f"{8:020}").write_bytes(b"ccc\0")
+    assert not is_part_of_log(master, slave)

@@ -172,6 +172,16 @@ CONTROLLER_DEFECTS: Final = Catalogue(
             WHOLE_BROKERS,
         ),
         Defect(
+            "lease-of-a-later-epoch-lets-the-former-master-store",
+            Law.ONE_MASTER,
+            change(
+                f"{REPLICATION}/replicas_manager.py",
+                "        if self._storing_epoch in (None, renewal.epoch):\n",
+                "        if True:\n",
+            ),
+            (f"{REPLICATION}/tests/test_replicas_manager_late_answers.py",),
+        ),
+        Defect(
             "replica-that-does-not-keep-up-stays-in-the-set",
             Law.NEWEST,
             change(
