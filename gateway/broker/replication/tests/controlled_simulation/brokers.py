@@ -304,9 +304,7 @@ class ControlledBroker(SimBroker):
             newest = self.newest_master
             if self.role is Role.MASTER:
                 self._count_slaves()
-                # A former master that does not know its successor is the only one again while that one is down.
-                is_newest = self is newest and self.epoch >= max(self._laws.epoch_starts, default=0)
-                if is_newest and self.is_serving:
+                if self._is_newest_master and self.is_serving:
                     self.tables_until_s = trio.current_time()
                 continue
             address = self.broker.replication.master_address
@@ -321,6 +319,11 @@ class ControlledBroker(SimBroker):
             whole_end = self._history.promised_end if is_waited_for else self._end_at_kill
             if self.is_verified and self.log_end >= whole_end:
                 self.lost_power_s = None
+
+    @property
+    def _is_newest_master(self) -> bool:
+        # A former master that does not know its successor is the only one again while that one is down.
+        return self is self.newest_master and self.epoch >= max(self._laws.epoch_starts, default=0)
 
     @property
     def newest_master(self) -> "ControlledBroker | None":
@@ -407,10 +410,13 @@ class ControlledBroker(SimBroker):
     def read(self, topic: str, queue_id: int, offset: int) -> list[tuple[int, bytes]]:
         """Return messages of a queue from an offset on, at any broker, as far as what is read may not be lost.
 
-        Only confirmed messages are readable. They may be lost all the same after an unclean election, and where not all
-        replicas in sync need have them; former masters have them until they are cut.
+        Only confirmed messages are readable. They may be lost all the same after an unclean election, where not all
+        replicas in sync need have them, and with the power of the last one in sync; others have them until they are
+        cut.
         """
-        may_be_lost = self._laws.may_be_unclean or not self._replication_mode.all_ack
-        if self.store is None or (may_be_lost and not (self is self.newest_master or self.is_verified)):
+        may_be_lost = (
+            self._laws.may_be_unclean or not self._replication_mode.all_ack or self._history.broken_ends
+        )
+        if self.store is None or (may_be_lost and not (self._is_newest_master or self.is_verified)):
             return []
         return read_queue(self.store, topic, queue_id, offset)
