@@ -23,7 +23,6 @@ from storage.layout import (
 
 _EMPTY_ENTRY: Final = bytes(QUEUE_ENTRY_BYTES)
 _HOLE: Final = QUEUE_ENTRY.pack(0, QUEUE_HOLE_SIZE, 0)
-_ENTRIES_PER_READ: Final = 1024
 MIN_RESERVE_BYTES: Final = 4096
 """Disk space that a new queue gets ahead of its entries: one page, 204 entries."""
 
@@ -324,15 +323,13 @@ class ConsumeQueue:
 
     def first_physical_offset(self) -> int | None:
         """Return the physical offset in the queue's first entry, which may be a hole; None if it has no entry."""
-        physical_offset: int
-        for base in self.bases:
-            # A part at a time: the first entry is near the beginning, unless the queue began in the middle of a file.
-            for number in range(base, min(base + self.file_entries, self.next_offset), _ENTRIES_PER_READ):
-                entries = self.read_entries(number, _ENTRIES_PER_READ)
-                for physical_offset, size, _ in QUEUE_ENTRY.iter_unpack(entries):
-                    if size > 0 and size != QUEUE_BLANK_SIZE:
-                        return physical_offset
-        return None
+        first = self.bases[0] if self.bases else self.next_offset
+        if first < self.next_offset:
+            _, size, _ = self.read_entry(first)
+            if size <= 0 or size == QUEUE_BLANK_SIZE:
+                # The queue began in the middle of a file: a search, because there may be 300,000 entries before that.
+                first = self.first_entry_from(1)
+        return self.read_entry(first)[0] if first < self.next_offset else None
 
     def append_holes(self, count: int, physical_offset: int) -> None:
         """Append entries for messages that were lost at ``physical_offset``."""

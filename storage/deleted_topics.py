@@ -37,8 +37,9 @@ log = logging.getLogger(__name__)
 FILE_NAME: Final = "deletedtopics.json"
 ANNOUNCED_FILE_NAME: Final = "topicsbeingdeleted.json"
 CLOCK_MARGIN_MS: Final = 3000
-MAX_EXPIRED: Final = 100
-"""How many deletions whose messages have expired are remembered. A slave compares them with its queues at each copy."""
+MAX_EXPIRED_DELETIONS: Final = 100
+"""Maximum number of remembered deletions whose messages have expired. A slave compares them with its queues at each
+copy of the tables."""
 Deletion = tuple[int, int]
 """The end of the log when a topic was deleted, as a physical offset, and the time, in ms."""
 
@@ -87,7 +88,7 @@ class DeletedTopics:
         """Record as `add` does that several topics are deleted: all of them, or none."""
         with self._lock:
             self.forget_queue_ends()
-            deletions = _without_old(self._deletions, log_start)
+            deletions = _drop_oldest_expired(self._deletions, log_start)
             deletions |= {topic.encode(): deletion for topic, deletion in added.items()}
             self._write(deletions)
             self._deletions = deletions
@@ -207,7 +208,7 @@ class DeletedTopics:
             topic: (end if log_end is None else min(end, log_end), time_ms)
             for topic, (end, time_ms) in self._deletions.items()
         }
-        remaining = _without_old(limited, log_start)
+        remaining = _drop_oldest_expired(limited, log_start)
         if remaining != self._deletions:
             self._write(remaining)
             self._deletions = remaining
@@ -241,9 +242,10 @@ class DeletedTopics:
             return {}
 
 
-def _without_old(deletions: Mapping[bytes, Deletion], log_start: int) -> dict[bytes, Deletion]:
+def _drop_oldest_expired(deletions: Mapping[bytes, Deletion], log_start: int) -> dict[bytes, Deletion]:
     """Return the deletions without the oldest of those whose messages have all expired."""
-    expired = [topic for topic, deletion in deletions.items() if deletion[0] <= log_start]
-    expired.sort(key=lambda topic: deletions[topic])
-    forgotten = set(expired[:-MAX_EXPIRED])
-    return {topic: deletion for topic, deletion in deletions.items() if topic not in forgotten}
+    expired_topics = [topic for topic, deletion in deletions.items() if deletion[0] <= log_start]
+    # A topic that was deleted again has its earlier place in the table.
+    expired_topics.sort(key=lambda topic: deletions[topic])
+    dropped_topics = set(expired_topics[:-MAX_EXPIRED_DELETIONS])
+    return {topic: deletion for topic, deletion in deletions.items() if topic not in dropped_topics}

@@ -166,7 +166,6 @@ class MessageStore:
         self._flush_lock = threading.Lock()
         self._checkpoint_lock = threading.Lock()
         self._closed = False
-        self._is_released = False
         # Store timestamp, in ms, of the last message that has its queue entry; None where all have theirs at once.
         self.dispatched_until_ms: int | None = None
 
@@ -577,8 +576,12 @@ class MessageStore:
         """
         return self._deleted_topics.has(topic.encode(), physical_offset, store_timestamp)
 
+    def may_have_deleted_messages(self, topic: str) -> bool:
+        """Return True if a topic of this name was deleted, and the log may still have its messages."""
+        return self._deleted_topics.may_concern(topic.encode(), self.min_physical_offset)
+
     def topic_deleted_ms(self, topic: str) -> int | None:
-        """Return the wall time (ms) at which a topic of this name was last deleted; None when none was."""
+        """Return the wall time (ms) of the last deletion of a topic of this name; None if there is no note of one."""
         return self._deleted_topics.time_ms(topic)
 
     def delete_expired(self, manual: bool = False) -> int:
@@ -721,7 +724,7 @@ class MessageStore:
         """
         for (topic, queue_id), end in ends.items():
             queue = self._find_queue(topic, queue_id)
-            if self._deleted_topics.may_concern(topic.encode(), self.min_physical_offset):
+            if self.may_have_deleted_messages(topic):
                 continue  # it began anew, and the log tells where
             if end > 0 and (queue is None or queue.next_offset == 0):
                 (queue or self._queue_set.create(topic, queue_id)).restart_at(end)
@@ -836,10 +839,10 @@ class MessageStore:
     def write_checkpoint(self) -> None:
         """Block until log, queues and index are on the disk, then record that in the checkpoint file.
 
-        Thread safe. Does nothing once the store is closed. Raises FlushFailed as `flush` does.
+        Thread safe. Does nothing once the store is being closed. Raises FlushFailed as `flush` does.
         """
         with self._checkpoint_lock:
-            if not self._is_released:
+            if not self._closed:
                 self.flushes.run(self._write_checkpoint)
 
     def _write_checkpoint(self) -> None:
@@ -917,13 +920,15 @@ class MessageStore:
         is brought up to date here, by at most ``index_messages``. After a failed flush nothing is flushed any more, and
         the next opening recovers.
         """
-        if self._closed:
-            return
-        self._closed = True
+        # A thread that is late with a checkpoint must not write into files that may be open again by then.
+        with self._checkpoint_lock:
+            if self._closed:
+                return
+            self._closed = True
         try:
             if clean and self.flushes.failure is None:
                 self._index_remaining(index_messages)
-                self.write_checkpoint()
+                self.flushes.run(self._write_checkpoint)
                 time_ms = self._checkpoint.log_timestamp
                 log_start = self.commit_log.first_base
                 last_ends = [(queue, queue.next_offset) for queue in self._queue_set.queues()]
@@ -948,9 +953,6 @@ class MessageStore:
             log.warning("messages not indexed", extra={"reason": str(error)})
 
     def _release(self) -> None:
-        # A thread that is late with a checkpoint must not write into a store that another process may open now.
-        with self._checkpoint_lock:
-            self._is_released = True
         self.index.close()
         self._queue_set.close()
         self.commit_log.close()

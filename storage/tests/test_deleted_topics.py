@@ -8,7 +8,7 @@ import pytest
 
 from storage.append import NewMessage
 from storage.crash_files import CrashFiles, ProcessKilled
-from storage.deleted_topics import MAX_EXPIRED, DeletedTopics
+from storage.deleted_topics import MAX_EXPIRED_DELETIONS, DeletedTopics
 from storage.errors import StoreFull
 from storage.store import MessageStore
 from storage.tests.support import THREAD_TIMEOUT_S, FakeClock, NoticedLock
@@ -147,19 +147,21 @@ def test_of_notes_whose_messages_have_expired_the_newest_stay(is_reopened: bool)
     files, clock = CrashFiles(), FakeClock()
     store = open_store(files, clock)
     store.append(NewMessage("kept", 0, b"", b""))
-    topics = [f"t{number:03}" for number in range(MAX_EXPIRED + 20)]
-    # In another order than that of their names, which is that of the file.
-    deleted = random.Random(0).sample(topics, len(topics))
-    for topic in deleted:
+    topics = [f"t{number:03}" for number in range(MAX_EXPIRED_DELETIONS + 20)]
+    # A topic that is deleted again has its earlier place in the table.
+    deleted = [*topics[1:], topics[0]]
+    for topic in [topics[0], *deleted]:
         store.append(NewMessage(topic, 0, b"", b""))
         store.delete_topic(topic)
         clock.advance(1)
     end = store.max_physical_offset
+    assert store.may_have_deleted_messages(deleted[-1])
     while store.commit_log.bases()[-1] < end:
         store.append(NewMessage("kept", 0, bytes(1000), b""))
     while store.min_physical_offset < end:
         store.commit_log.delete_first()
     assert store.deletion_notes.keys() == set(topics)
+    assert not store.may_have_deleted_messages(deleted[-1])
     store.append(NewMessage("later", 0, b"", b""))
     if is_reopened:
         store.close()

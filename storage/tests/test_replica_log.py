@@ -15,7 +15,7 @@ from storage.append import NewMessage
 from storage.config import StoreConfig
 from storage.consume_queue import ConsumeQueue
 from storage.crash_files import CrashFiles, ProcessKilled
-from storage.deleted_topics import MAX_EXPIRED
+from storage.deleted_topics import MAX_EXPIRED_DELETIONS
 from storage.errors import CorruptionError, StoreError, StoreFull
 from storage.layout import LONG, PHYSICAL_OFFSET_AT, START
 from storage.replica_log import BadReplicaData, DamagedMessage, Diverged, ReplicaGap, ReplicaLog
@@ -452,7 +452,7 @@ def test_a_topic_whose_messages_have_expired_at_the_slave_is_deleted_there_too()
     assert not slave.missing_deletions(notes)
     # The new topic of the name is not the deleted one, also once the note is forgotten.
     slave.append(NewMessage("a", 0, b"new", b""))
-    for number in range(MAX_EXPIRED + 1):
+    for number in range(MAX_EXPIRED_DELETIONS + 1):
         list(slave.note_deletions({f"e{number}": (slave.min_physical_offset, clock.now_ms())}))
     assert "a" not in slave.deletion_notes
     assert not slave.missing_deletions(notes)
@@ -482,6 +482,14 @@ def test_a_slave_that_copies_its_tables_late_hears_of_a_deletion_whose_messages_
     assert slave.max_offset("a", 0) == 7
 
 
+def test_a_queue_of_a_deleted_topic_does_not_go_on_where_that_of_the_master_ended() -> None:
+    slave = opened()
+    slave.append(NewMessage("b", 0, b"1", b""))
+    list(slave.note_deletions({"a": (slave.max_physical_offset, 0)}))
+    slave.begin_empty_queues_at({("a", 0): 7})
+    assert slave.max_offset("a", 0) == 0
+
+
 def test_a_queue_without_messages_goes_with_its_deleted_topic() -> None:
     """It began where that of the master ended, whose messages had expired."""
     files, clock = CrashFiles(), FakeClock()
@@ -494,9 +502,14 @@ def test_a_queue_without_messages_goes_with_its_deleted_topic() -> None:
     assert opened(files, clock=clock).max_offset("a", 0) == 0
 
 
-def test_a_note_of_expired_messages_costs_little_at_each_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The master keeps it until its next deletion; the slave compares it each time with the queues of the new topic."""
+@pytest.mark.parametrize("first_offset", [0, 250_000])
+def test_a_note_of_expired_messages_costs_little_at_each_copy(
+    first_offset: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slave compares it each time with the queues of the new topic, which may begin in the middle of a file."""
     store = MessageStore.open(StoreConfig("/s"), CrashFiles(), FakeClock())
+    store.append(NewMessage("b", 0, b"first of the log", b""))
+    store.begin_empty_queues_at({("a", 0): first_offset})
     store.append(NewMessage("a", 0, b"new", b""))
     read_entries, read_bytes = ConsumeQueue.read_entries, []
 

@@ -67,6 +67,24 @@ def test_a_late_checkpoint_writes_nothing_into_a_closed_store(is_clean: bool) ->
     assert not operations
 
 
+def test_a_late_checkpoint_changes_nothing_that_a_close_has_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checkpoint and the ends of queues would have two times, as if an official broker had written since."""
+    files, clock = WatchedFiles(), FakeClock()
+    store = MessageStore.open(CONFIG, files, clock)
+    store.append(NewMessage("t", 0, b"1", b""))
+    release, operations = store._release, []
+
+    def write_late() -> None:
+        files.before_operation = lambda: operations.append(1)
+        store.write_checkpoint()
+        files.before_operation = lambda: None
+        release()
+
+    monkeypatch.setattr(store, "_release", write_late)
+    store.close()
+    assert not operations
+
+
 @pytest.mark.parametrize("ends_known", [True, False])
 @pytest.mark.parametrize("number", [0, 2, 11, 16])
 def test_a_damaged_last_entry_found_after_an_orderly_end_is_derived_from_the_log(

@@ -264,27 +264,23 @@ def absent_files(master: Path, slave: Path) -> Sequence[str]:
 
 
 def find_difference(master: Path, slave: Path, end: int) -> int | None:
-    """Return the first physical offset below ``end`` at which a slave's log is not the master's; None if there is none.
+    """Return the first physical offset at which a slave's log is not its master's; None if there is none.
 
-    Files that the slave does not have are passed over. What lies from ``end`` on does not count: a master may append by
-    itself, such as a message whose delay is over, after one of the logs was read.
+    Compared is what the slave has, and what lies below ``end``, which both logs have reached. The master may append by
+    itself, such as a message whose delay is over: so its log is read last, and may have more. Files that only one of
+    the two has are passed over.
     """
     copies = log_files(slave)
     for name, data in log_files(master).items():
         base = int(name)
         copy = copies.get(name, data)
-        size = min(len(data), max(0, end - base))
+        size = max(len(copy.rstrip(b"\0")), min(len(data), end - base))
         if data[:size] != copy[:size]:
             pairs = enumerate(zip_longest(data[:size], copy[:size]))
             return base + next(position for position, (byte, copied) in pairs if byte != copied)
     return None
 
 
-def is_part_of_log(master: Path, slave: Path) -> bool:
-    """Tell whether a master's log begins with all that a slave's log has, as far as both have the files."""
-    originals = log_files(master)
-    return all(
-        originals[name].startswith(data.rstrip(b"\0"))
-        for name, data in log_files(slave).items()
-        if name in originals
-    )
+def is_prefix_of_master(master: Path, slave: Path) -> bool:
+    """Tell whether a master's log begins with all that a slave's log has."""
+    return find_difference(master, slave, 0) is None

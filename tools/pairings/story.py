@@ -52,7 +52,7 @@ from tools.pairings.members import (
     PairMember,
     absent_files,
     find_difference,
-    is_part_of_log,
+    is_prefix_of_master,
     log_end,
     log_files,
     members,
@@ -374,7 +374,7 @@ class Pairing:
     def _return_old_master(self) -> str:
         """Start the former master as a slave. What only it has must go, or nothing must be copied to it."""
         before = log_files(self._slave.store)
-        is_part = is_part_of_log(self._master.store, self._slave.store)
+        is_prefix = is_prefix_of_master(self._master.store, self._slave.store)
         self._slave.start(SLAVE_ROLE)
         try:
             is_patient = self._slave.kind is OURS or not self._is_short
@@ -390,7 +390,7 @@ class Pairing:
         with self._load.running():
             time.sleep(1)
         self._wait_until_in_step()
-        return "nothing to cut, in step" if is_part else "cut, in step"
+        return "nothing to cut, in step" if is_prefix else "cut, in step"
 
     def _replace_hung_master(self) -> str:
         """Promote the slave of a master that hangs, and wake that one up: it must not promise anything more."""

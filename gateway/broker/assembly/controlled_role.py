@@ -221,9 +221,9 @@ class ControlledRoles:
         )
 
     def _go_on_leading(self, role: ControlledRole) -> None:
-        """Begin another epoch with the same parts: only after an unclean election was anybody else master in between.
+        """Begin another epoch with the same parts.
 
-        What that one stored is lost then, as unclean elections lose messages.
+        Another broker was master in between only if there was an unclean election; what it stored is lost.
         """
         broker = self._service.broker
         epochs = broker.replication.epochs

@@ -860,9 +860,9 @@ class BrokerService:
             await broker.consumer_filters.save_changes()
             if broker.config.role is Role.MASTER:
                 await run_in_slices(self._commit_pops())
-            await takeover.save_before(broker.offsets)
+            await takeover.save_with_offsets(broker.offsets)
             await broker.delay_service.save_changes()
-            # After the offsets as well: a slave may have replaced those of its own pops by the master's.
+            # After the offsets as well: their file may be without offsets now that pops of before had moved.
             await takeover.save_changes()
             await broker.pop.state.ordered_pops.save_changes()
 

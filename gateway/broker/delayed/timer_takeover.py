@@ -173,11 +173,11 @@ class TakeoverState(ChangingTable):
             self._removed_keys = set()
             self._dirty = True
 
-    async def save_before(self, offsets: ChangingTable) -> None:
+    async def save_with_offsets(self, offsets: ChangingTable) -> None:
         """Write this table, then the offsets of consumers, while `saving_progress` is held. Raises StoreFull, OSError.
 
-        After a crash it must be known which of the offsets pops have moved. The next write leaves out what is said only
-        because of older offsets.
+        After a crash it must be known which of the offsets pops have moved. The next write of this table drops the keys
+        that were kept for the old file of offsets.
         """
         await self.save_changes()
         has_saved_pops = self._has_unsaved_pops and not self.has_own_pops
@@ -213,8 +213,8 @@ class TakeoverState(ChangingTable):
 
     def encode_slices(self) -> Iterator[bytes]:
         """Yield the content of takeover.json. Hundreds of thousands of offsets may have been moved by pops."""
-        # A copy, because the set may change between the slices.
-        keys = iter(list(self.popped_keys | self._removed_keys))
+        # A copy, because the sets may change between the slices.
+        keys = iter([*self.popped_keys, *(self._removed_keys - self.popped_keys)])
         values = {
             "role": self.role,
             "timerReadMs": self.read_ms,

@@ -189,7 +189,7 @@ async def save_offsets(broker: Broker, kind: str) -> None:
     try:
         with trio.CancelScope(shield=True):
             async with takeover.saving_progress:
-                await takeover.save_before(broker.offsets)
+                await takeover.save_with_offsets(broker.offsets)
             await broker.pop.state.ordered_pops.save_changes()
     except (StoreFull, OSError) as error:
         remark = (

@@ -11,7 +11,8 @@ Theory of operation
    a new one (1008). Nothing is taken over from that request itself, which anybody can send: it hurries the question.
 3. **The set of replicas in sync.** A master reports changes (1001); `SyncReports` says which set is wanted. A refused
    set is not asked for again at once, and changes nothing else.
-4. **The lease** (`fencing.py`) is renewed whenever the leading controller confirms the role after a heartbeat.
+4. **The lease** (`fencing.py`) is renewed whenever the leading controller confirms the role after a heartbeat. If it
+   confirms a later epoch than the one in which the parts of the broker store, that waits until they are replaced.
 
 A broker that has just been started, and that the controller takes for the living master, was master before it ended,
 or another process has its identity. It sends no heartbeats until the controller has noticed that end. Slaves may have
@@ -197,8 +198,8 @@ class ReplicasManager:
         self._to_change = trio.Event()
         self.role = ControlledRole()
         self._is_master = False
-        # The epoch in which the present parts of the broker store messages, or those that are being built will; None
-        # for those of a slave.
+        # The epoch in which the broker's present parts store messages, or in which the parts being built will. None
+        # at a slave.
         self._storing_epoch: int | None = None
         self._early_renewal: _Renewal | None = None
         self._is_member = False
@@ -483,7 +484,8 @@ class ReplicasManager:
     def _renew_lease(self, renewal: _Renewal) -> None:
         """Renew the lease, also for an epoch that is yet to begin here: requests that wait for that are served at once.
 
-        Parts that store in an earlier epoch get no lease from it: another master may have stored in one between.
+        Parts that store in an earlier epoch get no lease from it: another master may have stored in an epoch between
+        the two.
         """
         if self._storing_epoch in (None, renewal.epoch):
             self._lease.renew(renewal.heartbeat_sent_s, renewal.generation)
@@ -494,7 +496,7 @@ class ReplicasManager:
         """Note that the parts of an earlier epoch are gone, and use the renewal that had to wait for that."""
         self._storing_epoch = epoch
         renewal, self._early_renewal = self._early_renewal, None
-        if renewal is not None:
+        if renewal is not None and renewal.epoch >= epoch:
             self._renew_lease(renewal)
 
     def _note_membership(self, sync_set: frozenset[int]) -> None:

@@ -300,9 +300,8 @@ class PullHandler:
             message_filter.message,
             message_filter.sql_selector,
         )
-        if (
-            result.status is ReadStatus.OFFSET_OVERFLOW_BADLY
-            and self._store.topic_deleted_ms(pull.topic) is not None
+        if result.status is ReadStatus.OFFSET_OVERFLOW_BADLY and self._store.may_have_deleted_messages(
+            pull.topic
         ):
             # The client's offset is from before the topic was deleted and created again. Moved to the end, as in the
             # official broker, it would never get the messages sent since.

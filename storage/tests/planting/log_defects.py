@@ -163,9 +163,9 @@ LOG_DEFECTS: Final = (
         Law.ACKNOWLEDGED,
         change(
             STORE,
-            "                self.write_checkpoint()\n                time_ms = ",
+            "                self.flushes.run(self._write_checkpoint)\n                time_ms = ",
             "                self.files.delete(self.config.abort_path)\n"
-            "                self.write_checkpoint()\n                time_ms = ",
+            "                self.flushes.run(self._write_checkpoint)\n                time_ms = ",
         ),
         (TEST_CLOSING,),
     ),
@@ -323,9 +323,9 @@ LOG_DEFECTS: Final = (
             ),
             Edit(
                 STORE,
-                "                self.write_checkpoint()\n                time_ms = ",
+                "                self.flushes.run(self._write_checkpoint)\n                time_ms = ",
                 "                with suppress(FlushFailed):\n"
-                "                    self.write_checkpoint()\n                time_ms = ",
+                "                    self.flushes.run(self._write_checkpoint)\n                time_ms = ",
             ),
         ),
         (TEST_FLUSH_GUARD,),

@@ -279,8 +279,8 @@ RECOVERY_DEFECTS: Final = (
         Law.DENSE_OFFSETS,
         change(
             DELETED,
-            "            self.forget_queue_ends()\n            deletions = _",
-            "            deletions = _",
+            "            self.forget_queue_ends()\n            deletions = _drop",
+            "            deletions = _drop",
         ),
         (TEST_ENDS,),
     ),

@@ -206,6 +206,26 @@ async def test_offsets_that_are_removed_are_of_pops_until_their_file_is_without_
         assert saved_keys == saved.popped_keys == {"t@pops"}
 
 
+@simulated
+async def test_keys_of_removed_offsets_stay_while_the_offsets_cannot_be_written(cluster: Cluster) -> None:
+    files = KilledFiles()
+    node = await cluster.add_broker(files=files)
+    takeover, offsets = node.broker.replication.takeover, node.broker.offsets
+    takeover.note_popped_keys(["t@pops", "u@pops"])
+    offsets.adopt_progress({"t@pops": {0: 15}, "u@pops": {0: 7}})
+    await node.service._save_offsets()
+    offsets.remove_keys({"u@pops"})
+    takeover.replace_popped_keys(["t@pops"])
+    files.refused_table = "consumerOffset.json"
+    for _ in range(2):
+        takeover.note_master_role("SYNC_MASTER" if takeover.master_role == "" else "")
+        with pytest.raises(OSError, match="no write"):
+            await node.service._save_offsets()
+        path = f"{node.broker.store.config.config_path}/takeover.json"
+        assert TakeoverState(ConfigFile(files, path)).popped_keys == {"t@pops", "u@pops"}
+    files.refused_table = ""
+
+
 class LongestTurn(trio.abc.Instrument):
     """Measures the processor time of the longest turn of the loop."""
 

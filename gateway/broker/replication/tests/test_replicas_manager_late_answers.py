@@ -263,8 +263,11 @@ async def test_a_master_without_lease_that_is_elected_again_stores_only_in_its_n
         play.broker.may_lead = trio.Event()
         play.controller.epoch = 3
         await play.confirm()
+        await settle()
         await play.confirm()
         assert not play.lease.is_valid
+        # So that only the confirmation of before can renew the lease.
+        play.controller.gates[ControllerGetReplicaInfo] = trio.Event()
         play.broker.may_lead.set()
         await settle()
         assert play.broker.roles == ["leads in 1", "leads in 3"]
@@ -307,7 +310,9 @@ async def test_a_master_that_becomes_a_slave_has_no_lease_of_a_later_epoch() -> 
         play.controller.epoch, play.controller.master_id = 2, OTHER_ID
         await play.confirm()
         play.controller.epoch, play.controller.master_id = 3, OWN_ID
-        await play.confirm()
+        play.controller.wake()
+        play.manager._hints.note()
+        await settle()
         assert not play.lease.is_valid
         play.broker.may_follow.set()
         await settle()
