@@ -38,7 +38,7 @@ from codec.properties import find_integer, find_property
 from codec.topics import TIMER_TOPIC
 from gateway.broker.delayed.timer_metrics import TimerMetrics
 from gateway.broker.delayed.timer_scheduler import LONG_MAX, TIMER_KEYS, TimerScheduler, deliver_time_ms
-from gateway.broker.delayed.timer_takeover import TimerTakeover
+from gateway.broker.delayed.timer_takeover import CLOCK_MARGIN_MS, TimerTakeover
 from gateway.broker.messages.damaged_records import RecordKind, RecordLocation
 from gateway.broker.messages.message_services import MessageServices
 from gateway.broker.messages.waiting_message import (
@@ -67,8 +67,6 @@ LOADS_PER_DELIVERY: Final = 8
 """Loading this many records of a slot counts as one delivery, since it takes about as long."""
 _TIMER_TOPIC: Final = TIMER_TOPIC.encode()
 _topic_hash = lru_cache(maxsize=4096)(java_hash)
-CLOCK_MARGIN_MS: Final = 3_000
-"""A clock that is set back by less is waited for: messages are at most that late."""
 DAMAGE_PAUSE_MS: Final = 10_000
 """Pause after the timer topic could not be read."""
 _STAMPS: Final = re.compile(rb"(?:^|(?<=\x02))TIMER_(?:ENQUEUE|DEQUEUE)_MS\x01[^\x02]*\x02?")
@@ -256,7 +254,7 @@ class TimerDelivery:
         at_once = due_ms <= now_ms and takeover is None and not self._older_messages_wait(slot_ms)
         if at_once and not recalls:
             self._deliver_at_once(view, now_ms)
-        elif slot_ms < timers.read_ms and recalls:
+        elif recalls and slot_ms < timers.read_ms and takeover is None:
             # The slot of the message that it names is finished: it was delivered.
             log.warning("recall of a timer message came too late", extra={"topic": topic})
         else:

@@ -119,6 +119,37 @@ def test_a_recall_counts_after_a_promotion() -> None:
     assert promoted(slave).at(NOW + 6000) == []
 
 
+def test_a_recall_that_counted_before_a_promotion_counts_after_it() -> None:
+    master = World(recall_message_enable=True)
+    master.later(NOW + 1500, "U1")
+    master.later(NOW + 1500, "recall", TIMER_DEL_UNIQKEY="U1")
+    master.later(NOW + 2500, "delivered")
+    master.turn()
+    assert master.at(NOW + 4000) == ["delivered"]
+    slave = slave_of(master)
+    sync_timers(master, slave)
+    assert promoted(slave).at(NOW + 9000) == ["delivered"]
+
+
+def test_a_message_that_waits_for_a_clock_that_was_set_back_is_delivered_after_a_promotion(
+    master: World,
+) -> None:
+    """Its slot is finished at the master: it waits in a later one."""
+    master.later(NOW + 1500, "before")
+    master.later(NOW + 3500, "also before")
+    master.turn()
+    assert master.at(NOW + 4600) == ["before", "also before"]
+    master.clock.ms = NOW + 1800
+    master.later(NOW + 2600, "after")
+    master.turn()
+    slave = slave_of(master)
+    sync_timers(master, slave)
+    assert slave.broker.replication.takeover.read_ms > NOW + 2600
+    new = promoted(slave)
+    assert new.at(NOW + 2599) == ["before", "also before"]
+    assert new.at(NOW + 9000) == ["before", "also before", "after"]
+
+
 def test_a_rolled_message_is_delivered_once() -> None:
     """Beyond the window of the wheel the master writes a copy, and the original is still in the log."""
     master = World(timer_roll_window_slots=36 * 3600)
