@@ -195,6 +195,8 @@ class TableSync:
         # True once progress was left out because the log was not compared.
         self._lacks_progress = False
         self._is_copy_due = trio.Event()
+        # One copy at a time: of two, an older answer could be applied after a newer one.
+        self._copying = trio.Lock()
         # Asked for once each: the master may have deleted a topic whose messages are still copied.
         self._asked_topics: set[str] = set()
         self.synced_at: float | None = None
@@ -305,7 +307,8 @@ class TableSync:
                     await self._is_copy_due.wait()
                     # Many topics may be created together, and each copy costs the master something.
                     await trio.sleep(MISSING_TOPIC_PAUSE_S)
-                await self._sync_timers(connection)
+                async with self._copying:
+                    await self._sync_timers(connection)
 
     async def copy_once(self) -> bool:
         """Copy everything once, as `sync_all` does. Raises one of FAILURES, ValueError."""
@@ -342,6 +345,10 @@ class TableSync:
 
         Return False if progress was left out, because this log may be no part of the master's.
         """
+        async with self._copying:
+            return await self._sync_all(connection)
+
+    async def _sync_all(self, connection: Connection) -> bool:
         self._note_address()
         has_timers = await self._sync_timers(connection)
         # Deletions before offsets, see above.

@@ -889,3 +889,34 @@ async def test_deletions_are_noted_in_one_write_outside_the_event_loop(cluster: 
     assert pair.slave.store.deletion_notes == pair.master.store.deletion_notes
     assert [pair.slave.store.max_offset(topic, 0) for topic in topics] == [0] * 5
     assert [pair.slave.offsets.query_offset("g", topic, 0) for topic in topics] == [-1] * 5
+
+
+@simulated
+async def test_a_copy_waits_for_the_one_before(cluster: Cluster) -> None:
+    """Its deletions are newer: those of the earlier copy must not be noted after them."""
+    pair = await pair_of(cluster)
+    client = cluster.dial(pair.master_node.address)
+    await client.ask(message("t"))
+    await client.ask(DeleteTopicInBroker(topic="t"))
+    copy_log(pair)
+    run_blocking, is_started, may_run, runs = pair.sync._run_blocking, trio.Event(), trio.Event(), []
+
+    async def run_late(work: Callable[[], Any]) -> Any:
+        runs.append(work)
+        if len(runs) == 1:
+            is_started.set()
+            await may_run.wait()
+        return await run_blocking(work)
+
+    pair.sync._run_blocking = run_late
+    await is_started.wait()
+    await client.ask(message("t"))
+    await client.ask(DeleteTopicInBroker(topic="t"))
+    copy_log(pair)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(pair.sync.copy_once)
+        await trio.sleep(1)
+        may_run.set()
+    await settle()
+    assert pair.slave.store.deletion_notes == pair.master.store.deletion_notes
+    assert pair.slave.store.max_offset("t", 0) == 0
