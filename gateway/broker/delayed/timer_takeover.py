@@ -308,12 +308,18 @@ def take_timers_over(
 
 
 def _last_time_ms(store: MessageStore) -> int:
-    """Return the latest store timestamp of the queues' last messages, less the age that a checkpoint may have."""
-    times = (
-        store.store_timestamp_at(topic, queue_id, store.max_offset(topic, queue_id) - 1)
-        for topic, queue_id in store.queue_keys()
+    """Return the store timestamp of the log's last message, less the age that a checkpoint may have.
+
+    Not the latest one: the clock of a master before the last may have been ahead.
+    """
+    last_offsets = (
+        (topic, queue_id, store.max_offset(topic, queue_id) - 1) for topic, queue_id in store.queue_keys()
     )
-    return max(0, max(times, default=0) - CHECKPOINT_AGE_MS)
+    places = (
+        (store.physical_offset_at(*message), store.store_timestamp_at(*message)) for message in last_offsets
+    )
+    _, time_ms = max((place for place in places if place[1] > 0), default=(0, 0))
+    return max(0, time_ms - CHECKPOINT_AGE_MS)
 
 
 def _identity(properties: bytes) -> bytes:

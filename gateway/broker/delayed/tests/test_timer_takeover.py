@@ -213,6 +213,19 @@ def test_an_unknown_checkpoint_is_estimated(master: World) -> None:
     assert new.at(NOW + 61_000) == ["early", "late"]
 
 
+def test_a_checkpoint_is_estimated_by_the_clock_of_the_last_master(master: World) -> None:
+    """The clock of one before it was ahead."""
+    master.clock.ms = NOW + 600_000
+    master.put("other")
+    master.clock.ms = NOW
+    master.later(NOW + 1500, "early")
+    master.later(NOW + 40_500, "late")
+    master.turn()
+    assert master.at(NOW + 30_000) == ["early"]
+    new = promoted(slave_of(master))
+    assert new.at(NOW + 41_000) == ["early", "late"]
+
+
 def test_delayed_messages_that_the_master_delivered_are_not_delivered_twice(master: World) -> None:
     for key in ("a", "b"):
         master.put(body=key.encode(), properties={"DELAY": "1", "UNIQ_KEY": key})
