@@ -25,7 +25,7 @@ import logging
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from heapq import heappop, heappush
 from typing import Final
@@ -38,7 +38,7 @@ from codec.properties import find_integer, find_property
 from codec.topics import TIMER_TOPIC
 from gateway.broker.delayed.timer_metrics import TimerMetrics
 from gateway.broker.delayed.timer_scheduler import LONG_MAX, TIMER_KEYS, TimerScheduler, deliver_time_ms
-from gateway.broker.delayed.timer_takeover import CLOCK_MARGIN_MS, TimerTakeover
+from gateway.broker.delayed.timer_takeover import TimerTakeover
 from gateway.broker.messages.damaged_records import RecordKind, RecordLocation
 from gateway.broker.messages.message_services import MessageServices
 from gateway.broker.messages.waiting_message import (
@@ -67,6 +67,8 @@ LOADS_PER_DELIVERY: Final = 8
 """Loading this many records of a slot counts as one delivery, since it takes about as long."""
 _TIMER_TOPIC: Final = TIMER_TOPIC.encode()
 _topic_hash = lru_cache(maxsize=4096)(java_hash)
+CLOCK_MARGIN_MS: Final = 3_000
+"""A clock that is set back by less is waited for: messages are at most that late."""
 DAMAGE_PAUSE_MS: Final = 10_000
 """Pause after the timer topic could not be read."""
 _STAMPS: Final = re.compile(rb"(?:^|(?<=\x02))TIMER_(?:ENQUEUE|DEQUEUE)_MS\x01[^\x02]*\x02?")
@@ -86,6 +88,34 @@ class OpenSlot:
     due: list[tuple[int, int]] = field(default_factory=list)
     recalls: dict[bytes, int] = field(default_factory=dict)
     matched_recalls: set[bytes] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class Postponed:
+    """Messages of finished slots, which wait in a later one while a clock that was set back is waited for.
+
+    ``first_ms`` is the first of their own slots, ``last_ms`` the last one in which they wait.
+    """
+
+    first_ms: int
+    last_ms: int
+
+    @classmethod
+    def at_start(cls, timers: TimerStore, now_ms: int) -> "Postponed":
+        """Return what may be postponed when timer files are opened, which do not tell: nothing, in most cases."""
+        is_ahead = timers.read_ms >= timers.slot_start_ms(now_ms)
+        first_ms = timers.read_ms - CLOCK_MARGIN_MS - timers.precision_ms
+        return cls(first_ms, timers.read_ms) if is_ahead else cls(0, -1)
+
+    def with_message(self, slot_ms: int, waiting_ms: int) -> "Postponed":
+        """Return the same with another message."""
+        if self.last_ms < waiting_ms:
+            return Postponed(slot_ms, waiting_ms)  # all before are delivered
+        return Postponed(min(self.first_ms, slot_ms), self.last_ms)
+
+    def first_waiting_ms(self, read_ms: int) -> int:
+        """Return the first slot of which a message may wait. ``read_ms`` is the first that is not wholly delivered."""
+        return min(self.first_ms, read_ms) if read_ms <= self.last_ms else read_ms
 
 
 class TimerDelivery:
@@ -113,6 +143,7 @@ class TimerDelivery:
         self._damaged = services.damaged
         self._stats = services.stats
         self._open_slot: OpenSlot | None = None
+        self._postponed = Postponed.at_start(timer_store, store.clock.now_ms())
         self._refusal_pause_end_ms = 0
         self._read_pause_end_ms = 0
         self.metrics = metrics
@@ -254,7 +285,7 @@ class TimerDelivery:
         at_once = due_ms <= now_ms and takeover is None and not self._older_messages_wait(slot_ms)
         if at_once and not recalls:
             self._deliver_at_once(view, now_ms)
-        elif recalls and slot_ms < timers.read_ms and takeover is None:
+        elif recalls and slot_ms < self._first_waiting_ms:
             # The slot of the message that it names is finished: it was delivered.
             log.warning("recall of a timer message came too late", extra={"topic": topic})
         else:
@@ -290,6 +321,8 @@ class TimerDelivery:
             due_ms = slot_ms + 1
         magic |= MAGIC_DELETE if recalls else 0
         # If the clock was set back, the slot may be finished already, or its messages of that time delivered.
+        if slot_ms < timers.read_ms:
+            self._postponed = self._postponed.with_message(slot_ms, timers.read_ms)
         slot_ms, due_ms = max(slot_ms, timers.read_ms), max(due_ms, timers.delivered_up_to[0])
         record = timers.chain_message(
             slot_ms,
@@ -548,8 +581,13 @@ class TimerDelivery:
 
     @property
     def position(self) -> TimerPosition:
-        """The checkpoint as last written."""
-        return self._timer_store.position
+        """The checkpoint as last written, for slaves: no message that was read waits before its ``read_ms``."""
+        position = self._timer_store.position
+        return replace(position, read_ms=min(position.read_ms, self._first_waiting_ms))
+
+    @property
+    def _first_waiting_ms(self) -> int:
+        return self._postponed.first_waiting_ms(self._timer_store.read_ms)
 
     def take_unsaved(self) -> tuple[TimerPosition | None, bytes | None]:
         """Return the checkpoint and metrics that `save`, which may run in a thread, has to write."""

@@ -7,9 +7,9 @@ Here a slave has no wheel. `TakeoverState` remembers the master's checkpoint, ev
 has delivered, and the offset up to which it has read the timer topic. A slave that becomes the master reads the timer
 topic from its beginning, as after any start, and `TimerTakeover` says which messages are done:
 
-1. The master had read the message, and its time was well before the delivered time: the master has delivered it.
-2. The message was due before the end of the log, but after the checkpoint or just before the delivered time. The master
-   may have delivered it or not: a copy in the real queue decides (`DeliveredCopies`).
+1. The master had read the message, and its time was before the delivered time: the master has delivered it.
+2. The message was due before the end of the log, but after the checkpoint. The master may have delivered it or not: a
+   copy in the real queue decides (`DeliveredCopies`).
 3. The message is a copy that the master wrote because its time was beyond the window of the wheel (rolled), and the
    original is still in the log: the original is put into the wheel, so the copy must not be.
 
@@ -44,8 +44,6 @@ log = logging.getLogger(__name__)
 
 MIN_ROLLED_DELAY_MS: Final = 24 * 3600 * 1000
 """No master rolls a message that is due sooner: the window is two days unless it is configured otherwise."""
-CLOCK_MARGIN_MS: Final = 3_000
-"""A clock that is set back by less is waited for: timer messages are at most that late."""
 CHECKPOINT_AGE_MS: Final = 10_000
 """Greatest age of a checkpoint, within which copies of delivered messages are looked for."""
 UNKNOWN: Final = -1
@@ -236,12 +234,10 @@ class TakeoverState(ChangingTable):
 class TimerTakeover:
     """Says which messages of the timer topic the former master has dealt with; for messages before ``end``."""
 
-    def __init__(self, state: TakeoverState, precision_ms: int, store: MessageStore) -> None:
+    def __init__(self, state: TakeoverState, store: MessageStore) -> None:
         self._state = state
         self._store = store
         self._now_ms = store.clock.now_ms()
-        # While a clock that was set back is waited for, messages of finished slots wait in the first unfinished one.
-        self._done_before_ms = state.read_ms - CLOCK_MARGIN_MS - precision_ms
         self._copies = DeliveredCopies(store, MAX_COPIES_EXAMINED)
         self._rolled: set[bytes] = set()
         self.end = store.next_queue_offset(TIMER_TOPIC, 0)
@@ -253,7 +249,7 @@ class TimerTakeover:
         if queue_offset >= self.end:
             return False
         read_ms = self._state.read_ms
-        if queue_offset < self._state.queue_offset and slot_ms < self._done_before_ms:
+        if queue_offset < self._state.queue_offset and slot_ms < read_ms:
             return True
         if b"TIMER_DEL_UNIQKEY\x01" in properties:
             return False
@@ -263,7 +259,7 @@ class TimerTakeover:
             if is_copy and identity in self._rolled:
                 return True
             self._rolled.add(identity)
-        return (due_ms <= self._now_ms or slot_ms < read_ms) and self._was_delivered(view, read_ms)
+        return due_ms <= self._now_ms and self._was_delivered(view, read_ms)
 
     def _was_delivered(self, view: memoryview, read_ms: int) -> bool:
         try:
@@ -300,7 +296,7 @@ def take_timers_over(
                 log.warning("timer checkpoint of the former master unknown, its time is estimated")
         begin_timer_files(store, config, read_ms, begin)
         state.begin_takeover(read_ms, queue_offset)
-    takeover = TimerTakeover(state, config.precision_ms, store)
+    takeover = TimerTakeover(state, store)
     if takeover.end == begin:
         state.end_takeover()  # no message waits, so that nothing would end it
         return None
@@ -308,9 +304,9 @@ def take_timers_over(
 
 
 def _last_time_ms(store: MessageStore) -> int:
-    """Return the store timestamp of the log's last message, less the age that a checkpoint may have.
+    """Return the store timestamp of the last message that a queue ends with, less the age that a checkpoint may have.
 
-    Not the latest one: the clock of a master before the last may have been ahead.
+    Last in the log, and not by its time: the clock of a master before the last may have been ahead.
     """
     last_offsets = (
         (topic, queue_id, store.max_offset(topic, queue_id) - 1) for topic, queue_id in store.queue_keys()

@@ -197,6 +197,7 @@ class TableSync:
         self._is_copy_due = trio.Event()
         # One copy at a time: of two, an older answer could be applied after a newer one.
         self._copying = trio.Lock()
+        self._periodic_copy = trio.CancelScope()
         # Asked for once each: the master may have deleted a topic whose messages are still copied.
         self._asked_topics: set[str] = set()
         self.synced_at: float | None = None
@@ -295,7 +296,8 @@ class TableSync:
         while True:
             started_s = trio.current_time()
             self._is_copy_due = trio.Event()
-            await self.sync_all(connection)
+            with trio.CancelScope() as self._periodic_copy:
+                await self.sync_all(connection)
             if self._is_failing:
                 log.info("tables of the master are copied again")
             self._is_failing = False
@@ -307,16 +309,20 @@ class TableSync:
                     await self._is_copy_due.wait()
                     # Many topics may be created together, and each copy costs the master something.
                     await trio.sleep(MISSING_TOPIC_PAUSE_S)
-                async with self._copying:
-                    await self._sync_timers(connection)
+                with trio.CancelScope() as self._periodic_copy:
+                    async with self._copying:
+                        await self._sync_timers(connection)
 
     async def copy_once(self) -> bool:
         """Copy everything once, as `sync_all` does. Raises one of FAILURES, ValueError."""
-        master = self._lookup.master
-        if master is None or master.address is None:
-            raise RemotingClosed("the address of the master is unknown")
-        async with self._dial(*master.address) as connection:
-            return await self.sync_all(connection)
+        # The periodic one may hang, and whoever hands over waits for this one.
+        self._periodic_copy.cancel()
+        async with self._copying:
+            master = self._lookup.master
+            if master is None or master.address is None:
+                raise RemotingClosed("the address of the master is unknown")
+            async with self._dial(*master.address) as connection:
+                return await self._sync_all(connection)
 
     async def sync_once(self) -> None:
         """Copy and apply everything once, before this broker takes over. Raises one of FAILURES, ValueError."""

@@ -920,3 +920,25 @@ async def test_a_copy_waits_for_the_one_before(cluster: Cluster) -> None:
     await settle()
     assert pair.slave.store.deletion_notes == pair.master.store.deletion_notes
     assert pair.slave.store.max_offset("t", 0) == 0
+
+
+@simulated
+async def test_a_copy_does_not_wait_for_one_that_hangs(cluster: Cluster) -> None:
+    pair = await pair_of(cluster)
+    pair.master.topics.update([TopicConfig(topic_name="t", perm=6)])
+    sync_private_tables, is_hanging, copies = pair.sync._sync_private_tables, trio.Event(), []
+
+    async def hang_once(connection: Connection) -> Any:
+        copies.append(connection)
+        if len(copies) == 1:
+            is_hanging.set()
+            await trio.sleep_forever()
+        return await sync_private_tables(connection)
+
+    pair.sync._sync_private_tables = hang_once
+    await is_hanging.wait()
+    with trio.fail_after(1):
+        await pair.sync.copy_once()
+    assert "t" in pair.slave.topics
+    await pair.copy()
+    assert len(copies) > 2

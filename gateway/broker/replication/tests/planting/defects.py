@@ -200,7 +200,7 @@ REPLICATION_DEFECTS: Final = Catalogue(
             Law.WAITING,
             change(
                 "gateway/broker/delayed/timer_takeover.py",
-                "        if queue_offset < self._state.queue_offset and slot_ms < self._done_before_ms:\n",
+                "        if queue_offset < self._state.queue_offset and slot_ms < read_ms:\n",
                 "        if queue_offset < self._state.queue_offset:\n",
             ),
             SIMULATION,

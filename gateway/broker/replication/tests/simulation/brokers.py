@@ -387,6 +387,8 @@ class SimBroker:
         """Note what a slave has copied: its log, and when it copied the tables."""
         while True:
             await trio.sleep(0.2)
+            if self.service is None:
+                continue  # the process ends in this moment
             slave, master = self.broker.replication.slave, self.master
             if slave is None or master is None or self.store is None:
                 continue
