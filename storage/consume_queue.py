@@ -325,10 +325,11 @@ class ConsumeQueue:
         """Return the physical offset in the queue's first entry, which may be a hole; None if it has no entry."""
         first = self.bases[0] if self.bases else self.next_offset
         if first < self.next_offset:
-            _, size, _ = self.read_entry(first)
-            if size <= 0 or size == QUEUE_BLANK_SIZE:
-                # The queue began in the middle of a file: a search, because there may be 300,000 entries before that.
-                first = self.first_entry_from(1)
+            physical_offset, size, _ = self.read_entry(first)
+            if size > 0 and size != QUEUE_BLANK_SIZE:
+                return physical_offset
+            # The queue began in the middle of a file: a search, because there may be 300,000 entries before that.
+            first = self.first_entry_from(1)
         return self.read_entry(first)[0] if first < self.next_offset else None
 
     def append_holes(self, count: int, physical_offset: int) -> None:

@@ -332,19 +332,16 @@ class Pairing:
     def _wait_until_in_step(self, timeout_s: float = IN_STEP_S) -> float:
         """Wait until both logs have the same end, and compare them; return how long that took."""
         begun_s = time.monotonic()
-        end = -1
-
-        def is_in_step() -> bool:
-            nonlocal end
-            end = log_end(self._master.address)
-            return 0 <= end == log_end(self._slave.address)
-
-        eventually(is_in_step, timeout_s, every_s=0.1)
+        end = eventually(self._common_end, timeout_s, every_s=0.1)
         took_s = time.monotonic() - begun_s
         difference = find_difference(self._master.store, self._slave.store, end)
         if difference is not None:
             raise StoryFailed(f"the slave's log up to {end} differs from the master's at {difference}")
         return took_s
+
+    def _common_end(self) -> int | None:
+        end = log_end(self._master.address)
+        return end if 0 <= end == log_end(self._slave.address) else None
 
     # -- changes of the master -----------------------------------------------------------------------------
 

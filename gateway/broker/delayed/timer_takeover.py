@@ -187,8 +187,9 @@ class TakeoverState(ChangingTable):
         except BaseException:
             self._removed_keys |= removed_keys
             raise
+        if has_saved_pops:
+            self._has_unsaved_pops = False
         if has_saved_pops or removed_keys:
-            self._has_unsaved_pops = self._has_unsaved_pops and not has_saved_pops
             self._dirty = True
 
     def note_checkpoint(self, packed: bytes) -> None:
@@ -311,10 +312,10 @@ def _last_time_ms(store: MessageStore) -> int:
     last_offsets = (
         (topic, queue_id, store.max_offset(topic, queue_id) - 1) for topic, queue_id in store.queue_keys()
     )
-    places = (
+    stamps = (
         (store.physical_offset_at(*message), store.store_timestamp_at(*message)) for message in last_offsets
     )
-    _, time_ms = max((place for place in places if place[1] > 0), default=(0, 0))
+    _, time_ms = max((stamp for stamp in stamps if stamp[1] > 0), default=(0, 0))
     return max(0, time_ms - CHECKPOINT_AGE_MS)
 
 

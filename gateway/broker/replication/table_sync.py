@@ -28,7 +28,7 @@ answer may have been created again since.
 import logging
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -296,8 +296,7 @@ class TableSync:
         while True:
             started_s = trio.current_time()
             self._is_copy_due = trio.Event()
-            with trio.CancelScope() as self._periodic_copy:
-                await self.sync_all(connection)
+            await self._copy_alone(self.sync_all, connection)
             if self._is_failing:
                 log.info("tables of the master are copied again")
             self._is_failing = False
@@ -309,9 +308,15 @@ class TableSync:
                     await self._is_copy_due.wait()
                     # Many topics may be created together, and each copy costs the master something.
                     await trio.sleep(MISSING_TOPIC_PAUSE_S)
-                with trio.CancelScope() as self._periodic_copy:
-                    async with self._copying:
-                        await self._sync_timers(connection)
+                await self._copy_alone(self._sync_timers, connection)
+
+    async def _copy_alone(
+        self, copy: Callable[[Connection], Awaitable[object]], connection: Connection
+    ) -> None:
+        """Run a part of the repeated copy while no other copy runs, or until `copy_once` ends it."""
+        with trio.CancelScope() as self._periodic_copy:
+            async with self._copying:
+                await copy(connection)
 
     async def copy_once(self) -> bool:
         """Copy everything once, as `sync_all` does. Raises one of FAILURES, ValueError."""
@@ -322,7 +327,7 @@ class TableSync:
             if master is None or master.address is None:
                 raise RemotingClosed("the address of the master is unknown")
             async with self._dial(*master.address) as connection:
-                return await self._sync_all(connection)
+                return await self.sync_all(connection)
 
     async def sync_once(self) -> None:
         """Copy and apply everything once, before this broker takes over. Raises one of FAILURES, ValueError."""
@@ -347,14 +352,10 @@ class TableSync:
         return store.readable_until >= store.max_physical_offset
 
     async def sync_all(self, connection: Connection) -> bool:
-        """Copy all tables over a connection to the master. Raises one of FAILURES, ValueError.
+        """Copy all tables over a connection to the master; no other copy may run. Raises one of FAILURES, ValueError.
 
         Return False if progress was left out, because this log may be no part of the master's.
         """
-        async with self._copying:
-            return await self._sync_all(connection)
-
-    async def _sync_all(self, connection: Connection) -> bool:
         self._note_address()
         has_timers = await self._sync_timers(connection)
         # Deletions before offsets, see above.

@@ -9,6 +9,7 @@ import trio
 
 from gateway.broker.consumers.consumer_offsets import parse_offsets
 from gateway.broker.delayed.timer_takeover import TakeoverState
+from gateway.broker.replication.progress_return import OffsetTable
 from gateway.config.replication import SLAVE
 from gateway.runtime.config_file import ConfigFile
 from gateway.tests.cluster import Cluster, Node, settle, simulated
@@ -145,6 +146,22 @@ async def _slave_with_masters_pops(cluster: Cluster, files: KilledFiles) -> Node
     return node
 
 
+async def _saved_until_killed(
+    node: Node, files: KilledFiles, last_table: str, *, is_stopping: bool
+) -> tuple[TakeoverState, OffsetTable]:
+    """Save the progress, up to a table after which the process is killed; return what its files say then."""
+    files.last_table = last_table
+    if is_stopping:
+        await node.stop()
+    else:
+        await node.service._save_offsets()
+    assert files.is_killed == bool(last_table)
+    root = node.broker.store.config.config_path
+    content = files.read_small(f"{root}/consumerOffset.json")
+    assert content is not None
+    return TakeoverState(ConfigFile(files, f"{root}/takeover.json")), parse_offsets(content).offset_table
+
+
 @pytest.mark.parametrize("is_stopping", [False, True])
 @pytest.mark.parametrize("last_table", ["takeover.json", "consumerOffset.json", ""])
 @simulated
@@ -153,17 +170,7 @@ async def test_a_slave_killed_while_it_saves_does_not_take_its_own_pops_for_its_
 ) -> None:
     files = KilledFiles()
     node = await _slave_with_masters_pops(cluster, files)
-    files.last_table = last_table
-    if is_stopping:
-        await node.stop()
-    else:
-        await node.service._save_offsets()
-    assert files.is_killed == bool(last_table)
-    root = node.broker.store.config.config_path
-    saved = TakeoverState(ConfigFile(files, f"{root}/takeover.json"))
-    content = files.read_small(f"{root}/consumerOffset.json")
-    assert content is not None
-    offsets = parse_offsets(content).offset_table
+    saved, offsets = await _saved_until_killed(node, files, last_table, is_stopping=is_stopping)
     assert offsets.keys() - saved.popped_keys == set()
     assert saved.has_own_pops or offsets == {"t@pops": {0: 15}, "u@pops": {0: 7}}
     assert saved.has_own_pops == bool(last_table)
@@ -190,20 +197,10 @@ async def test_offsets_that_are_removed_are_of_pops_until_their_file_is_without_
         takeover.change_popped_keys(frozenset(), {"u@pops"})
     else:
         takeover.replace_popped_keys(["t@pops"])
-    files.last_table = last_table
-    if is_stopping:
-        await node.stop()
-    else:
-        await node.service._save_offsets()
-    assert files.is_killed == bool(last_table)
-    root = node.broker.store.config.config_path
-    saved = TakeoverState(ConfigFile(files, f"{root}/takeover.json"))
-    content = files.read_small(f"{root}/consumerOffset.json")
-    assert content is not None
-    saved_keys = parse_offsets(content).offset_table.keys()
-    assert saved_keys - saved.popped_keys == set()
+    saved, saved_offsets = await _saved_until_killed(node, files, last_table, is_stopping=is_stopping)
+    assert saved_offsets.keys() - saved.popped_keys == set()
     if not last_table:
-        assert saved_keys == saved.popped_keys == {"t@pops"}
+        assert saved_offsets.keys() == saved.popped_keys == {"t@pops"}
 
 
 @simulated

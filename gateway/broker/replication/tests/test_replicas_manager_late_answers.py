@@ -170,6 +170,21 @@ async def a_master() -> AsyncIterator[Play]:
         yield play
 
 
+@asynccontextmanager
+async def a_broker_that_becomes_master() -> AsyncIterator[Play]:
+    """Play a broker that is elected in epoch 1, and leads once it may."""
+    play = Play()
+    play.controller.election = term(ControllerElectMasterReply, 1, OWN_ID)
+    play.controller.epoch, play.controller.master_id = 1, None
+    play.broker.may_lead = trio.Event()
+    async with play.running():
+        play.controller.master_id = OWN_ID
+        await play.confirm()
+        assert play.lease.is_valid, "for the requests that wait"
+        assert play.broker.roles == []
+        yield play
+
+
 @virtual
 async def test_a_master_stores_nothing_while_another_replica_is_being_elected() -> None:
     async with a_master() as play, trio.open_nursery() as nursery:
@@ -237,15 +252,7 @@ async def test_an_answer_from_before_the_end_of_a_connection_does_not_end_the_su
 
 @virtual
 async def test_a_broker_that_is_deposed_while_it_becomes_master_has_no_lease() -> None:
-    play = Play()
-    play.controller.election = term(ControllerElectMasterReply, 1, OWN_ID)
-    play.controller.epoch, play.controller.master_id = 1, None
-    play.broker.may_lead = trio.Event()
-    async with play.running():
-        play.controller.master_id = OWN_ID
-        await play.confirm()
-        assert play.lease.is_valid, "for the requests that wait"
-        assert play.broker.roles == []
+    async with a_broker_that_becomes_master() as play:
         play.controller.epoch, play.controller.master_id = 2, OTHER_ID
         await play.confirm()
         assert not play.lease.is_valid
@@ -285,14 +292,7 @@ async def test_a_master_with_a_lease_that_is_elected_again_goes_on() -> None:
 
 @virtual
 async def test_a_broker_that_becomes_master_has_no_lease_of_a_later_epoch() -> None:
-    play = Play()
-    play.controller.election = term(ControllerElectMasterReply, 1, OWN_ID)
-    play.controller.epoch, play.controller.master_id = 1, None
-    play.broker.may_lead = trio.Event()
-    async with play.running():
-        play.controller.master_id = OWN_ID
-        await play.confirm()
-        assert play.lease.is_valid
+    async with a_broker_that_becomes_master() as play:
         await trio.sleep(20)
         play.controller.epoch = 3
         await play.confirm()

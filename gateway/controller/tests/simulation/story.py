@@ -304,8 +304,8 @@ class Story(ControllerGroup):
         if broker_id is None or newest is None or replica.is_up or replica in self._starting:
             return
         # The set may name a replica that lost its disk, where no controller could be asked to remove it.
-        other_ids = {other.disk.broker_id for other in self.replicas if other is not replica}
-        if broker_id != newest.master_id and newest.sync_set & other_ids:
+        peer_ids = {peer.disk.broker_id for peer in self.replicas if peer is not replica}
+        if broker_id != newest.master_id and newest.sync_set & peer_ids:
             self.trace(f"{replica.name} gets an empty disk")
             replica.wipe()
             request = CleanBrokerData(
